@@ -1,0 +1,1 @@
+"""Asynchronous reinforcement learning of tool-using coding models in JAX."""

@@ -1,0 +1,278 @@
+"""The nouns that rooms exchange, and the key of dimension letters.
+
+Every type here is frozen and refuses to exist wrong: a value that was built is
+a value that can be trusted. Arrays are numpy (host side); what is traced by JAX
+lives beside the code that traces it.
+
+Dimension letters, used as suffixes of tensor names (`logits_BTV`):
+
+  B packed rows        T query / token time   S key / cache time
+  D model width        F expert hidden width  H query heads
+  K key-value heads    C head channels        E experts
+  V vocabulary         L MoE layers           G groups
+  R rollouts per task  N flattened tokens     X experts chosen per token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import enum
+import types
+from typing import Any
+
+import numpy as np
+
+UNKNOWN_ROUTE = -1  # No expert recorded: the learner routes by itself.
+
+
+class Status(enum.Enum):
+  """How a tool call ended."""
+
+  OK = 'ok'
+  ERROR = 'error'  # The tool ran and reports a failure.
+  TIMEOUT = 'timeout'  # The call's own time limit ended it.
+  INVALID = 'invalid'  # Not a call: bad JSON, unknown tool, wrong arguments.
+  DENIED = 'denied'  # Well formed, but not permitted here.
+  TRUNCATED = 'truncated'  # Cut by the token limit, hence never executed.
+
+
+class Ending(enum.Enum):
+  """How an episode ended. Every one of these is the policy's own doing."""
+
+  SUBMITTED = 'submitted'
+  NO_CALL = 'no_call'  # A turn without any tool call.
+  TURN_LIMIT = 'turn_limit'
+  TOKEN_LIMIT = 'token_limit'
+
+
+class InfrastructureError(RuntimeError):
+  """A fault of ours (sandbox, sampler). Never turned into a reward."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+  """Replaces `old`, which occurs exactly once in that line, by `new`."""
+
+  path: str
+  line: int  # From 1.
+  old: str
+  new: str
+
+  def __post_init__(self):
+    if self.line < 1:
+      raise ValueError(f'lines are counted from 1, got {self.line}')
+    if not self.old or '\n' in self.old + self.new:
+      raise ValueError(
+          f'an edit stays inside one line: old={self.old!r} new={self.new!r}'
+      )
+
+  def inverse(self) -> Edit:
+    return Edit(self.path, self.line, self.new, self.old)
+
+  def apply(self, text: str) -> str:
+    """The edited text; ValueError unless `old` occurs once in the line."""
+    lines = text.split('\n')
+    if self.line > len(lines):
+      raise ValueError(f'no line {self.line}: {self.path} has {len(lines)}')
+    found = lines[self.line - 1].count(self.old)
+    if found != 1:
+      raise ValueError(
+          f'{self.old!r} occurs {found} times in line {self.line}, not once'
+      )
+    lines[self.line - 1] = lines[self.line - 1].replace(self.old, self.new)
+    return '\n'.join(lines)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Provenance:
+  """Where a task's code came from and how it was broken."""
+
+  package: str
+  licence: str
+  problem: str  # The unit that is never split between train and held-out.
+  kind: str  # Name of the mutation.
+  bug: Edit  # What was done to the correct code.
+  visible_fails: bool  # Whether the visible tests notice the bug.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+  """One piece of work: files to repair, tests to see, tests to pass.
+
+  `hidden_files` only ever enter a fresh grading sandbox. Commands are argument
+  vectors that run in the directory of the files.
+  """
+
+  id: str
+  prompt: str
+  files: Mapping[str, str]
+  test_command: Sequence[str]
+  hidden_files: Mapping[str, str]
+  grade_command: Sequence[str]
+  provenance: Provenance
+  split: str  # 'train' or 'heldout'.
+  test_seconds: float = 2.0  # Wall-clock limit of either command.
+
+  def __post_init__(self):
+    if self.split not in ('train', 'heldout'):
+      raise ValueError(f'{self.id}: split is train or heldout: {self.split!r}')
+    if not self.files:
+      raise ValueError(f'{self.id}: a task needs at least one file')
+    leaked = set(self.files) & set(self.hidden_files)
+    if leaked:
+      raise ValueError(f'{self.id}: hidden files are visible: {sorted(leaked)}')
+    object.__setattr__(self, 'files', types.MappingProxyType(dict(self.files)))
+    object.__setattr__(
+        self, 'hidden_files', types.MappingProxyType(dict(self.hidden_files))
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolCall:
+  """One call as the policy wrote it.
+
+  A call that could not be parsed carries its `error` and no arguments; it is
+  answered, counted and kept like any other.
+  """
+
+  id: str
+  name: str
+  arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  error: str = ''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolResult:
+  """The answer to one call, text already capped."""
+
+  call_id: str
+  status: Status
+  text: str
+  exit_code: int | None = None
+  seconds: float = 0.0
+  dropped_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+  """What the sampler appended to a history of n tokens.
+
+  token_T, logprob_T and version_T have the length of the appended part.
+  route_TLX covers history and appended part together (n + T rows), with
+  UNKNOWN_ROUTE where a position has not been through the model.
+  """
+
+  token_T: np.ndarray  # int32
+  logprob_T: np.ndarray  # float32 nats, at the temperature used
+  version_T: np.ndarray  # int32
+  route_TLX: np.ndarray  # int8
+  finished: bool  # False: cut by the token limit.
+
+  def __post_init__(self):
+    _same_length(self, ('token_T', 'logprob_T', 'version_T'))
+    if len(self.route_TLX) < len(self.token_T):
+      raise ValueError(
+          f'{len(self.route_TLX)} routes for {len(self.token_T)} tokens'
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Turn:
+  """One turn of an episode; tokens [start, stop) are the policy's."""
+
+  start: int
+  stop: int
+  calls: tuple[ToolCall, ...]
+  results: tuple[ToolResult, ...]
+
+  def __post_init__(self):
+    if not 0 <= self.start <= self.stop:
+      raise ValueError(f'a turn needs 0 <= start <= stop: {self}')
+    if [c.id for c in self.calls] != [r.call_id for r in self.results]:
+      raise ValueError('results must answer the calls, in call order')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trajectory:
+  """One finished episode as a single token stream of length T."""
+
+  task_id: str
+  group: int
+  member: int
+  token_T: np.ndarray  # int32
+  sampled_T: np.ndarray  # bool: True where the policy chose the token
+  logprob_T: np.ndarray  # float32 nats of the behaviour policy, else 0
+  version_T: np.ndarray  # int32: policy that chose the token, else -1
+  route_TLX: np.ndarray  # int8: experts, UNKNOWN_ROUTE where unknown
+  turns: tuple[Turn, ...]
+  ending: Ending
+  final_files: Mapping[str, str]
+  rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  sandbox_level: str = ''
+  seconds: float = 0.0
+
+  def __post_init__(self):
+    _same_length(
+        self,
+        ('token_T', 'sampled_T', 'logprob_T', 'version_T', 'route_TLX'),
+    )
+    stray = ~self.sampled_T & ((self.logprob_T != 0) | (self.version_T != -1))
+    if stray.any():
+      raise ValueError(
+          f'{int(stray.sum())} tokens the policy did not choose carry a'
+          ' log-probability or a version'
+      )
+    if (self.version_T[self.sampled_T] < 0).any():
+      raise ValueError('every sampled token needs the version that chose it')
+
+  def __len__(self) -> int:
+    return len(self.token_T)
+
+  @property
+  def reward(self) -> float:
+    return float(sum(self.rewards.values()))
+
+  @property
+  def oldest_version(self) -> int:
+    """The oldest policy that chose a token here; -1 if none was chosen."""
+    versions = self.version_T[self.sampled_T]
+    return int(versions.min()) if len(versions) else -1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+  """The attempts at one task, or those that came back before the deadline."""
+
+  index: int  # Position in the run's order of prompts: used exactly once.
+  task_id: str
+  trajectories: tuple[Trajectory, ...]
+  size: int  # How many attempts were asked for.
+  closed: str = ''  # Why members are missing; empty when complete.
+
+  def __post_init__(self):
+    if len(self.trajectories) > self.size:
+      raise ValueError(f'{len(self.trajectories)} members in {self.size}')
+    if len(self.trajectories) < self.size and not self.closed:
+      raise ValueError(
+          f'group {self.index} lacks {self.size - len(self.trajectories)}'
+          ' members and gives no reason'
+      )
+    for member in self.trajectories:
+      if member.group != self.index or member.task_id != self.task_id:
+        raise ValueError(f'{member.task_id} is no member of {self.task_id}')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weights:
+  """Parameters as the sampler holds them, and proof of which they are."""
+
+  version: int
+  params: Any  # A pytree.
+  digest: str
+
+
+def _same_length(owner: Any, names: Sequence[str]) -> None:
+  lengths = {name: len(getattr(owner, name)) for name in names}
+  if len(set(lengths.values())) > 1:
+    raise ValueError(f'per-token fields differ in length: {lengths}')
