@@ -64,7 +64,7 @@ class Edit:
       raise ValueError(f'lines are counted from 1, got {self.line}')
     if not self.old or '\n' in self.old + self.new:
       raise ValueError(
-          f'an edit stays inside one line: old={self.old!r} new={self.new!r}'
+        f'an edit stays inside one line: old={self.old!r} new={self.new!r}'
       )
 
   def inverse(self) -> Edit:
@@ -78,7 +78,7 @@ class Edit:
     found = lines[self.line - 1].count(self.old)
     if found != 1:
       raise ValueError(
-          f'{self.old!r} occurs {found} times in line {self.line}, not once'
+        f'{self.old!r} occurs {found} times in line {self.line}, not once'
       )
     lines[self.line - 1] = lines[self.line - 1].replace(self.old, self.new)
     return '\n'.join(lines)
@@ -124,7 +124,7 @@ class Task:
       raise ValueError(f'{self.id}: hidden files are visible: {sorted(leaked)}')
     object.__setattr__(self, 'files', types.MappingProxyType(dict(self.files)))
     object.__setattr__(
-        self, 'hidden_files', types.MappingProxyType(dict(self.hidden_files))
+      self, 'hidden_files', types.MappingProxyType(dict(self.hidden_files))
     )
 
 
@@ -173,7 +173,7 @@ class Sample:
     _same_length(self, ('token_T', 'logprob_T', 'version_T'))
     if len(self.route_TLX) < len(self.token_T):
       raise ValueError(
-          f'{len(self.route_TLX)} routes for {len(self.token_T)} tokens'
+        f'{len(self.route_TLX)} routes for {len(self.token_T)} tokens'
       )
 
 
@@ -214,14 +214,14 @@ class Trajectory:
 
   def __post_init__(self):
     _same_length(
-        self,
-        ('token_T', 'sampled_T', 'logprob_T', 'version_T', 'route_TLX'),
+      self,
+      ('token_T', 'sampled_T', 'logprob_T', 'version_T', 'route_TLX'),
     )
     stray = ~self.sampled_T & ((self.logprob_T != 0) | (self.version_T != -1))
     if stray.any():
       raise ValueError(
-          f'{int(stray.sum())} tokens the policy did not choose carry a'
-          ' log-probability or a version'
+        f'{int(stray.sum())} tokens the policy did not choose carry a'
+        ' log-probability or a version'
       )
     if (self.version_T[self.sampled_T] < 0).any():
       raise ValueError('every sampled token needs the version that chose it')
@@ -255,8 +255,8 @@ class Group:
       raise ValueError(f'{len(self.trajectories)} members in {self.size}')
     if len(self.trajectories) < self.size and not self.closed:
       raise ValueError(
-          f'group {self.index} lacks {self.size - len(self.trajectories)}'
-          ' members and gives no reason'
+        f'group {self.index} lacks {self.size - len(self.trajectories)}'
+        ' members and gives no reason'
       )
     for member in self.trajectories:
       if member.group != self.index or member.task_id != self.task_id:

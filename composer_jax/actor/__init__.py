@@ -1,0 +1,1 @@
+"""One task in, one trajectory out."""

@@ -1,0 +1,1 @@
+"""Weights for the sampler, train states for a restart: pytrees on disk."""

@@ -1,0 +1,1 @@
+"""Groups in, better parameters out: pure maths, jitted."""

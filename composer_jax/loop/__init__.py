@@ -1,0 +1,1 @@
+"""The running whole: the rooms wired by config, and the only threads."""

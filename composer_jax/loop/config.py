@@ -1,0 +1,159 @@
+"""The configs of the rooms, composed; overrides by dotted name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import difflib
+import json
+import typing
+from typing import Any
+
+from composer_jax.actor import episode
+from composer_jax.actor import scripted
+from composer_jax.learner import optimizer
+from composer_jax.learner import step
+from composer_jax.model import config as model_config
+from composer_jax.replay import buffer
+from composer_jax.rewards import shaping
+from composer_jax.sampler import engine
+from composer_jax.tasks import validate
+from composer_jax.tools import registry
+from composer_jax.tools import sandbox
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmStartConfig:
+  """Supervised training on scripted demonstrations."""
+
+  demonstrations: int = 2000  # Episodes recorded, training problems only.
+  steps: int = 400  # Optimizer steps, one micro-batch each.
+  script: scripted.DemonstrationConfig = scripted.DemonstrationConfig()
+  optimizer: optimizer.OptimizerConfig = optimizer.OptimizerConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+  """Held-out evaluation, before and after."""
+
+  tasks: int = 240  # Held-out tasks, spread over the held-out problems.
+  greedy: bool = True  # Also at temperature 0.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+  """The loop itself."""
+
+  steps: int = 100  # Learner steps of reinforcement learning.
+  temperature: float = 1.0  # Of the behaviour policy.
+  save_every: int = 20  # Learner steps between two checkpoints.
+  patience_s: float = 300.0  # Without any progress for so long, the run fails.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+  """Everything that a run is made of, room by room."""
+
+  name: str
+  tasks: validate.Config = validate.Config()
+  model: model_config.ModelConfig = model_config.ModelConfig()
+  warm: WarmStartConfig = WarmStartConfig()
+  sampler: engine.SamplerConfig = engine.SamplerConfig()
+  actor: episode.ActorConfig = episode.ActorConfig()
+  tools: registry.ToolsConfig = registry.ToolsConfig()
+  sandbox: sandbox.SandboxConfig = sandbox.SandboxConfig()
+  rewards: shaping.RewardConfig = shaping.RewardConfig()
+  replay: buffer.ReplayConfig = buffer.ReplayConfig()
+  learner: step.LearnerConfig = step.LearnerConfig()
+  evaluate: EvaluateConfig = EvaluateConfig()
+  run: RunConfig = RunConfig()
+
+  def __post_init__(self):
+    longest = self.actor.max_tokens
+    for name, room in (
+      ('sampler.max_tokens', self.sampler.max_tokens),
+      ('learner.row_tokens', self.learner.row_tokens),
+    ):
+      if longest > room:
+        raise ValueError(
+          f'actor.max_tokens={longest} does not fit {name}={room};'
+          ' change one of the two'
+        )
+
+
+def to_json(config: Any) -> dict[str, Any]:
+  """Nested plain values, comparable with what config.json holds."""
+  return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def differences(ours: Mapping, theirs: Mapping, prefix: str = '') -> list[str]:
+  """Lines 'room.field: ours, theirs' for every value that differs."""
+  lines = []
+  for key in sorted({*ours, *theirs}):
+    left, right = ours.get(key, '(absent)'), theirs.get(key, '(absent)')
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+      lines.extend(differences(left, right, f'{prefix}{key}.'))
+    elif left != right:
+      lines.append(f'{prefix}{key}: {left!r}, {right!r}')
+  return lines
+
+
+def override(config: Any, settings: Sequence[str]) -> Any:
+  """Applies 'room.field=value' settings, each checked against its type.
+
+  Raises:
+    ValueError: an unknown name (the nearest ones are named), a value of the
+      wrong type, or one that the config itself refuses.
+  """
+  for setting in settings:
+    name, equals, value = setting.partition('=')
+    if not equals:
+      raise ValueError(f'--set {setting}: expected room.field=value')
+    config = _replaced(config, name.strip().split('.'), value.strip(), setting)
+  return config
+
+
+def _replaced(config, path: Sequence[str], value: str, setting: str):
+  types = typing.get_type_hints(type(config))
+  name, *rest = path
+  if name not in types:
+    near = difflib.get_close_matches(name, types, n=3, cutoff=0.4)
+    raise ValueError(
+      f'--set {setting}: there is no {name!r} here; '
+      + ('did you mean ' if near else 'there are ')
+      + ', '.join(near or sorted(types))
+      + '?' * bool(near)
+    )
+  is_group = dataclasses.is_dataclass(types[name])
+  if rest and not is_group:
+    raise ValueError(f'--set {setting}: {name!r} is a value, not a group')
+  if is_group and not rest:
+    fields = ', '.join(typing.get_type_hints(types[name]))
+    raise ValueError(f'--set {setting}: {name!r} is a group of {fields}')
+  if rest:
+    new = _replaced(getattr(config, name), rest, value, setting)
+  else:
+    new = _parse(value, types[name], setting)
+  try:
+    return dataclasses.replace(config, **{name: new})
+  except ValueError as error:
+    raise ValueError(f'--set {setting}: {error}') from error
+
+
+def _parse(text: str, kind: Any, setting: str):
+  if typing.get_origin(kind) is tuple:
+    (item, *_) = typing.get_args(kind)
+    parts = [part.strip() for part in text.strip('()').split(',')]
+    return tuple(_parse(part, item, setting) for part in parts if part)
+  if kind is bool:
+    values = {'true': True, 'false': False, '1': True, '0': False}
+    if text.lower() in values:
+      return values[text.lower()]
+  elif kind in (int, float):
+    try:
+      return kind(text)
+    except ValueError:
+      pass
+  elif kind is str:
+    return text
+  raise ValueError(f'--set {setting}: {text!r} is no {kind.__name__}')

@@ -1,0 +1,89 @@
+"""One attempt at a task from the first token to the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import time
+
+from composer_jax import trajectory
+from composer_jax.actor import episode
+from composer_jax.loop import config as config_lib
+from composer_jax.rewards import grade
+from composer_jax.rewards import shaping
+from composer_jax.text import chat as chat_lib
+from composer_jax.tools import registry
+from composer_jax.tools import sandbox
+
+# Given the tools of an episode, (sample, call_tools) to run it with.
+Player = Callable[[episode.Tools], tuple[episode.Sampler, episode.Tools]]
+
+
+class Environment:
+  """Real boxes, real tools, hidden tests. Usable from many threads."""
+
+  def __init__(
+    self,
+    config: config_lib.Config,
+    boxes: sandbox.BoxPool,
+    chat: chat_lib.Chat,
+    cache: registry.ResultCache,
+  ):
+    self._config = config
+    self._boxes = boxes
+    self._chat = chat
+    self._cache = cache if config.tools.cache_tests else None
+
+  def attempt(
+    self,
+    task: trajectory.Task,
+    play: Player,
+    *,
+    group: int = 0,
+    member: int = 0,
+    blank: bool = False,
+  ) -> trajectory.Trajectory:
+    """Runs one episode in one box, grades it in another.
+
+    Args:
+      task: the work.
+      play: whoever acts.
+      group: noted in the trajectory.
+      member: noted in the trajectory.
+      blank: shows empty texts instead of what the tools said (an ablation).
+
+    Raises:
+      trajectory.InfrastructureError: a fault of ours; there is no reward then.
+    """
+    started = time.monotonic()
+    with self._boxes.box() as box:
+      toolbox = registry.Toolbox(task, box, self._config.tools, self._cache)
+      call_tools = _blanked(toolbox.call_all) if blank else toolbox.call_all
+      sample, call_tools = play(call_tools)
+      done = episode.run_episode(
+        task,
+        sample,
+        call_tools,
+        chat=self._chat,
+        config=self._config.actor,
+        group=group,
+        member=member,
+      )
+      files = toolbox.final_files()
+      level = box.level.value
+    with self._boxes.box() as box:
+      solved = grade.grade(task, files, box, self._cache)
+    return dataclasses.replace(
+      done,
+      final_files=files,
+      rewards=shaping.components(done, solved, self._config.rewards),
+      sandbox_level=level,
+      seconds=time.monotonic() - started,
+    )
+
+
+def _blanked(call_tools: episode.Tools) -> episode.Tools:
+  def call(calls):
+    return [dataclasses.replace(r, text='') for r in call_tools(calls)]
+
+  return call

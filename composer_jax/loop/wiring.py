@@ -1,0 +1,180 @@
+"""Builds the rooms of a run from its config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent import futures
+import dataclasses
+import os
+import pathlib
+import time
+
+from absl import logging
+
+from composer_jax import trajectory
+from composer_jax.loop import config as config_lib
+from composer_jax.loop import metrics
+from composer_jax.loop import warmstart
+from composer_jax.tasks import humaneval
+from composer_jax.tasks import source
+from composer_jax.tasks import validate
+from composer_jax.text import chat as chat_lib
+from composer_jax.text import tokenizer as tokenizer_lib
+from composer_jax.tools import registry
+from composer_jax.tools import sandbox
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Paths:
+  """Where things lie in a run's directory."""
+
+  workdir: str
+
+  @property
+  def config(self) -> str:
+    return os.path.join(self.workdir, 'config.json')
+
+  @property
+  def result(self) -> str:
+    return os.path.join(self.workdir, 'result.json')
+
+  @property
+  def weights(self) -> str:
+    return os.path.join(self.workdir, 'weights')
+
+  @property
+  def demonstrations(self) -> str:
+    return os.path.join(self.workdir, 'demonstrations')
+
+  @property
+  def trajectories(self) -> str:
+    return os.path.join(self.workdir, 'trajectories')
+
+  def checkpoints(self, phase: str) -> str:
+    return os.path.join(self.workdir, 'checkpoints', phase)
+
+  def evaluation(self, name: str) -> str:
+    return os.path.join(self.workdir, f'evaluation_{name}.json')
+
+
+def open_workdir(workdir: str, config: config_lib.Config, seed: int) -> Paths:
+  """Makes the directory, or checks that it belongs to this very run.
+
+  Raises:
+    ValueError: it cannot be written, or holds a run of another config.
+  """
+  paths = Paths(workdir=workdir)
+  ours = {'seed': seed, **config_lib.to_json(config)}
+  try:
+    os.makedirs(workdir, exist_ok=True)
+    theirs = metrics.read_json(paths.config)
+    if theirs is None:
+      metrics.write_json(paths.config, ours)
+  except OSError as error:
+    raise ValueError(
+      f'--workdir={workdir} cannot be used: {error.strerror or error}'
+    ) from error
+  if theirs is not None and theirs != ours:
+    lines = '\n  '.join(config_lib.differences(ours, theirs))
+    raise ValueError(
+      f'--workdir={workdir} belongs to another run. Give a new one, or the'
+      f' same settings (yours, its):\n  {lines}'
+    )
+  return paths
+
+
+def cache_directory() -> pathlib.Path:
+  """What may be deleted at any time: task sets, compiled programs."""
+  default = pathlib.Path.home() / '.cache'
+  root = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or default)
+  return root / 'composer_jax'
+
+
+def load_tasks(
+  config: config_lib.Config, boxes: sandbox.BoxPool, threads: int
+) -> tuple[trajectory.Task, ...]:
+  """The validated task set, built at first use and cached."""
+  command = ('python', sandbox.ASSERT_RUNNER, humaneval.TEST_FILE)
+
+  def run(files, command, stdin, seconds):
+    with boxes.box() as box:
+      box.reset(files)
+      ended = box.run(command, seconds=seconds, stdin=stdin)
+    code = None if ended.timed_out else (ended.exit_code or 0)
+    if ended.exit_code is None and not ended.timed_out:
+      code = 1  # Killed by one of its own limits.
+    return code, ended.output
+
+  def build():
+    logging.info('Building the task set (cached afterwards) ...')
+    with futures.ThreadPoolExecutor(threads) as executor:
+      report = validate.build(
+        humaneval.problems(),
+        run=run,
+        executor=executor,
+        clock=time.monotonic,
+        test_command=command,
+        config=config.tasks,
+      )
+    print(validate.describe(report), flush=True)
+    return report.tasks
+
+  key = source.digest(
+    humaneval.data(),
+    repr(config.tasks).encode(),
+    *(
+      pathlib.Path(module.__file__).read_bytes()
+      for module in (humaneval, validate, source, humaneval.mutate)
+    ),
+  )
+  path = cache_directory() / 'tasks' / f'humaneval-{key[:16]}.array_record'
+  return source.cached(path, key, build)
+
+
+def make_chat(
+  config: config_lib.Config,
+  tasks: Sequence[trajectory.Task],
+  boxes: sandbox.BoxPool,
+  cache: registry.ResultCache,
+  workdir: str,
+) -> chat_lib.Chat:
+  """The chat format over a tokenizer learned from what the tools say about the
+  training tasks; kept in the run's directory.
+  """
+  signatures = {
+    name: [
+      (argument, parameter.type)
+      for argument, parameter in registry.TOOLS[name].parameters.items()
+      if parameter.default is None
+    ]
+    for name in config.tools.allowed
+  }
+
+  def observe(task: trajectory.Task) -> str:
+    with boxes.box() as box:
+      toolbox = registry.Toolbox(task, box, config.tools, cache)
+      calls = [
+        trajectory.ToolCall(
+          id='read',
+          name='read_file',
+          arguments={'path': humaneval.SOLUTION_FILE},
+        ),
+        trajectory.ToolCall(id='test', name='run_tests'),
+        trajectory.ToolCall(id='submit', name='submit'),
+      ]
+      texts = [result.text for result in toolbox.call_all(calls)]
+    return '\n'.join([task.prompt, *texts])
+
+  try:
+    tokenizer = tokenizer_lib.load(workdir)
+  except FileNotFoundError:
+    training = [task for task in tasks if task.split == 'train']
+    with futures.ThreadPoolExecutor(config.sampler.slots) as executor:
+      observations = list(executor.map(observe, training))
+    tokenizer = tokenizer_lib.train(
+      warmstart.corpus(observations),
+      chat_lib.fragments(signatures),
+      config.model.vocab_size,
+    )
+    tokenizer.save(workdir)
+  return chat_lib.Chat(tokenizer, signatures)

@@ -1,0 +1,70 @@
+"""Grouped-query attention with rotary positions; packed or cached."""
+
+import jax
+import jax.numpy as jnp
+
+_MASKED = -1e30  # Finite: a row without any key gives zeros, never NaN.
+_CHUNK = 128  # Queries that share one range of keys.
+
+
+def rms_norm(x, scale, epsilon: float = 1e-6):
+  """Root-mean-square norm over the last axis (Zhang & Sennrich 2019)."""
+  mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+  shape = (1,) * (x.ndim - 1) + scale.shape
+  return x * jax.lax.rsqrt(mean_square + epsilon) * scale.reshape(shape)
+
+
+def rope(x_BTHC, position_BT, base: float):
+  """Rotary position embedding (Su et al. 2021, arXiv 2104.09864)."""
+  half = x_BTHC.shape[-1] // 2
+  frequency = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  angle = position_BT[:, :, None, None] * frequency.reshape(1, 1, 1, half)
+  sin, cos = jnp.sin(angle), jnp.cos(angle)
+  left, right = x_BTHC[..., :half], x_BTHC[..., half:]
+  return jnp.concatenate(
+    [left * cos - right * sin, right * cos + left * sin], axis=-1
+  )
+
+
+def project(x_BTD, layer, position_BT, config):
+  """Normalised, rotated queries and keys, and values."""
+  query_BTHC = jnp.einsum('BTD,DHC->BTHC', x_BTD, layer['query_DHC'])
+  key_BTKC = jnp.einsum('BTD,DKC->BTKC', x_BTD, layer['key_DKC'])
+  value_BTKC = jnp.einsum('BTD,DKC->BTKC', x_BTD, layer['value_DKC'])
+  query_BTHC = rms_norm(query_BTHC, layer['query_norm_C'])
+  key_BTKC = rms_norm(key_BTKC, layer['key_norm_C'])
+  query_BTHC = rope(query_BTHC, position_BT, config.rope_base)
+  key_BTKC = rope(key_BTKC, position_BT, config.rope_base)
+  return query_BTHC, key_BTKC, value_BTKC
+
+
+def attend(query_BTHC, key_BKSC, value_BKSC, allowed_BTS):
+  """Softmax attention; each key-value head serves H / K query heads."""
+  batch, time, heads, channels = query_BTHC.shape
+  kv_heads = key_BKSC.shape[1]
+  query_BTKQC = query_BTHC.reshape(
+    batch, time, kv_heads, heads // kv_heads, channels
+  )
+  score_BKQTS = jnp.einsum('BTKQC,BKSC->BKQTS', query_BTKQC, key_BKSC)
+  score_BKQTS *= channels**-0.5
+  score_BKQTS = jnp.where(allowed_BTS[:, None, None], score_BKQTS, _MASKED)
+  weight_BKQTS = jax.nn.softmax(score_BKQTS, axis=-1)
+  mixed = jnp.einsum('BKQTS,BKSC->BTKQC', weight_BKQTS, value_BKSC)
+  return mixed.reshape(batch, time, heads, channels)
+
+
+def attend_causal(query_BTHC, key_BKTC, value_BKTC, allowed_BTS):
+  """`attend` where no query looks ahead: keys past its chunk are skipped."""
+  time = query_BTHC.shape[1]
+  chunks = []
+  for start in range(0, time, _CHUNK):
+    stop = min(start + _CHUNK, time)
+    chunks.append(
+      attend(
+        query_BTHC[:, start:stop],
+        key_BKTC[:, :, :stop],
+        value_BKTC[:, :, :stop],
+        allowed_BTS[:, start:stop, :stop],
+      )
+    )
+  return jnp.concatenate(chunks, axis=1)

@@ -1,0 +1,1 @@
+"""Groups of trajectories between actors and learner, and their records."""

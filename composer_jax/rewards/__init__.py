@@ -1,0 +1,1 @@
+"""What an episode is worth: named terms, and how they add up."""

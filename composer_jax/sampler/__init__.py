@@ -1,0 +1,1 @@
+"""Batched decoding with a key-value cache; token ids in, token ids out."""

@@ -1,0 +1,333 @@
+"""Slots, admission and new weights between two decode steps.
+
+An episode holds one slot for all its turns, so a turn feeds only what is new.
+New weights take effect between two steps while sequences are in flight: every
+live slot is fed again under the new weights, so the cache never mixes versions
+and each token's log-probability is that of its own version on its whole past.
+
+The engine owns no thread: `step` is called by whoever runs it.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from concurrent import futures
+import dataclasses
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from composer_jax import trajectory
+from composer_jax.model import config as model_config
+from composer_jax.model import transformer
+from composer_jax.sampler import decode
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplerConfig:
+  """Shapes of the engine."""
+
+  slots: int = 64  # Sequences decoded in one batch.
+  max_tokens: int = 512  # Longest sequence, prompt included.
+  decode_steps: int = 4  # Tokens between two looks at the queue.
+  prefill_rows: int = 8  # Sequences fed in one prefill.
+  prefill_chunks: tuple[int, ...] = (32, 128)  # Tokens fed at once, ascending.
+
+  def __post_init__(self):
+    if not self.prefill_chunks or list(self.prefill_chunks) != sorted(
+      set(self.prefill_chunks)
+    ):
+      raise ValueError(f'prefill_chunks must ascend: {self.prefill_chunks}')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+  """Continue `history_T` in the session's slot."""
+
+  session: int
+  history_T: np.ndarray
+  max_new: int
+  seed: int
+  temperature: float = 1.0
+
+
+@dataclasses.dataclass
+class _Slot:
+  """A sequence being worked on; owned by the engine's thread."""
+
+  session: int
+  token_T: list[int] = dataclasses.field(default_factory=list)
+  fed: int = 0  # Tokens whose keys and values are in the cache.
+  routes: np.ndarray | None = None
+  request: Request | None = None
+  future: futures.Future | None = None
+  logprob_T: list[float] = dataclasses.field(default_factory=list)
+  version_T: list[int] = dataclasses.field(default_factory=list)
+
+
+class Engine:
+  """A batch of sequences over one set of weights."""
+
+  def __init__(
+    self,
+    config: SamplerConfig,
+    model: model_config.ModelConfig,
+    weights: trajectory.Weights,
+    *,
+    stop_id: int,
+  ):
+    self._config = config
+    self._model = model
+    self._weights = weights
+    self._stop_id = stop_id
+    room = config.max_tokens + max(config.prefill_chunks)
+    self._cache = transformer.init_cache(config.slots + 1, room, model)
+    self._slots: list[_Slot | None] = [None] * config.slots
+    self._lock = threading.Lock()
+    self._work = threading.Event()
+    self._waiting = collections.deque()
+    self._released = collections.deque()
+    self._next_weights: trajectory.Weights | None = None
+    self._failure: BaseException | None = None
+    self.tokens_sampled = 0
+    self.tokens_fed = 0
+
+  @property
+  def version(self) -> int:
+    return self._weights.version
+
+  @property
+  def digest(self) -> str:
+    return self._weights.digest
+
+  def submit(self, request: Request) -> futures.Future:
+    """A future Sample. Any thread; one request per session at a time."""
+    room = self._config.max_tokens - len(request.history_T)
+    if room < 1 or request.max_new < 1:
+      raise ValueError(
+        f'nothing can be sampled: history {len(request.history_T)} of'
+        f' {self._config.max_tokens} tokens, max_new {request.max_new}'
+      )
+    request = dataclasses.replace(request, max_new=min(request.max_new, room))
+    future = futures.Future()
+    with self._lock:
+      if self._failure is not None:
+        raise trajectory.InfrastructureError('the sampler stopped') from (
+          self._failure
+        )
+      self._waiting.append((request, future))
+    self._work.set()
+    return future
+
+  def release(self, session: int) -> None:
+    """The session is over; its slot may be given away."""
+    with self._lock:
+      self._released.append(session)
+    self._work.set()
+
+  def set_weights(self, weights: trajectory.Weights) -> None:
+    """Takes effect before the next step; only newer versions are taken."""
+    with self._lock:
+      if weights.version <= self._weights.version:
+        raise ValueError(
+          f'version {weights.version} is not newer than {self.version}'
+        )
+      self._next_weights = weights
+    self._work.set()
+
+  def wait(self, seconds: float) -> None:
+    """Until there may be work to do, at most so long."""
+    self._work.wait(seconds)
+
+  def fail(self, error: BaseException) -> None:
+    """Ends every request, waiting or running, with `error`."""
+    with self._lock:
+      self._failure = error
+      pending = [future for _, future in self._waiting]
+      self._waiting.clear()
+    pending += [s.future for s in self._slots if s is not None and s.future]
+    for future in pending:
+      if not future.done():
+        future.set_exception(error)
+
+  def step(self) -> bool:
+    """Feeds what is pending, samples a few tokens; False when idle."""
+    self._work.clear()
+    self._swap()
+    self._admit()
+    self._prefill()
+    return self._decode()
+
+  def _swap(self) -> None:
+    with self._lock:
+      weights, self._next_weights = self._next_weights, None
+    if weights is None:
+      return
+    self._weights = weights
+    for slot in self._slots:
+      if slot is not None:
+        slot.fed = 0
+
+  def _admit(self) -> None:
+    with self._lock:
+      released = set(self._released)
+      self._released.clear()
+      waiting = list(self._waiting)
+      self._waiting.clear()
+    for index, slot in enumerate(self._slots):
+      if slot is not None and slot.session in released:
+        self._slots[index] = None
+    index_of = {s.session: i for i, s in enumerate(self._slots) if s}
+    free = [i for i, slot in enumerate(self._slots) if slot is None]
+    postponed = []
+    for request, future in waiting:
+      if request.session not in index_of and not free:
+        postponed.append((request, future))
+        continue
+      if request.session not in index_of:
+        index_of[request.session] = free.pop(0)
+        self._slots[index_of[request.session]] = _Slot(request.session)
+      self._start(self._slots[index_of[request.session]], request, future)
+    with self._lock:
+      self._waiting.extendleft(reversed(postponed))
+
+  def _start(self, slot: _Slot, request: Request, future) -> None:
+    history = request.history_T.tolist()
+    same = 0
+    for old, new in zip(slot.token_T, history):
+      if old != new:
+        break
+      same += 1
+    # The last token is always fed again: its logits are what is sampled from.
+    slot.fed = min(slot.fed, same, len(history) - 1)
+    slot.token_T = history
+    routes = np.full(
+      (
+        len(history) + request.max_new,
+        self._model.layers,
+        self._model.experts_per_token,
+      ),
+      trajectory.UNKNOWN_ROUTE,
+      np.int8,
+    )
+    if slot.routes is not None:
+      routes[: slot.fed] = slot.routes[: slot.fed]
+    slot.routes, slot.request, slot.future = routes, request, future
+    slot.logprob_T, slot.version_T = [], []
+
+  def _prefill(self) -> None:
+    """Feeds everything but the last token of each running sequence."""
+    while True:
+      by_chunk = collections.defaultdict(list)
+      for index, slot in enumerate(self._slots):
+        if slot is None or slot.request is None:
+          continue
+        pending = len(slot.token_T) - 1 - slot.fed
+        if pending > 0:
+          by_chunk[self._chunk(pending)].append(index)
+      if not by_chunk:
+        return
+      for chunk, indices in by_chunk.items():
+        for first in range(0, len(indices), self._config.prefill_rows):
+          self._feed(indices[first : first + self._config.prefill_rows], chunk)
+
+  def _chunk(self, pending: int) -> int:
+    """The smallest chunk that holds `pending`, else the largest."""
+    for chunk in self._config.prefill_chunks:
+      if pending <= chunk:
+        return chunk
+    return self._config.prefill_chunks[-1]
+
+  def _feed(self, indices: Sequence[int], chunk: int) -> None:
+    rows = self._config.prefill_rows
+    slot_R = np.full(rows, self._config.slots, np.int32)
+    token_RT = np.zeros((rows, chunk), np.int32)
+    start_R = np.zeros(rows, np.int32)
+    counts = []
+    for row, index in enumerate(indices):
+      slot = self._slots[index]
+      part = slot.token_T[slot.fed : len(slot.token_T) - 1][:chunk]
+      slot_R[row], start_R[row] = index, slot.fed
+      token_RT[row, : len(part)] = part
+      counts.append(len(part))
+    self._cache, route_RTLX = decode.prefill(
+      self._weights.params,
+      self._cache,
+      slot_R,
+      token_RT,
+      start_R,
+      config=self._model,
+    )
+    route_RTLX = np.asarray(route_RTLX)
+    for row, (index, count) in enumerate(zip(indices, counts, strict=True)):
+      slot = self._slots[index]
+      slot.routes[slot.fed : slot.fed + count] = route_RTLX[row, :count]
+      slot.fed += count
+      self.tokens_fed += count
+
+  def _decode(self) -> bool:
+    running = [
+      (i, s)
+      for i, s in enumerate(self._slots)
+      if s is not None and s.request is not None
+    ]
+    if not running:
+      return False
+    self._cache, steps = decode.decode(
+      self._weights.params,
+      self._cache,
+      self._rows(running),
+      steps=self._config.decode_steps,
+      stop_id=self._stop_id,
+      config=self._model,
+    )
+    steps = jax.tree.map(np.asarray, steps)
+    for index, slot in running:
+      count = int(steps.count_B[index])
+      slot.routes[slot.fed : slot.fed + count] = steps.route_BTLX[index, :count]
+      slot.fed += count
+      slot.token_T.extend(steps.token_BT[index, :count].tolist())
+      slot.logprob_T.extend(steps.logprob_BT[index, :count].tolist())
+      slot.version_T.extend([self.version] * count)
+      self.tokens_sampled += count
+      self._finish(slot)
+    return True
+
+  def _rows(self, running) -> decode.Rows:
+    size = self._config.slots + 1
+    token_B, start_B, remaining_B = np.zeros((3, size), np.int32)
+    seed_B = np.zeros(size, np.uint32)
+    temperature_B = np.ones(size, np.float32)
+    for index, slot in enumerate(self._slots):
+      if slot is not None:
+        start_B[index] = slot.fed  # Leftovers of an idle row land here.
+    for index, slot in running:
+      token_B[index] = slot.token_T[-1]
+      remaining_B[index] = slot.request.max_new - len(slot.logprob_T)
+      seed_B[index] = slot.request.seed & 0xFFFFFFFF
+      temperature_B[index] = slot.request.temperature
+    return decode.Rows(
+      token_B=jnp.asarray(token_B),
+      start_B=jnp.asarray(start_B),
+      remaining_B=jnp.asarray(remaining_B),
+      seed_B=jnp.asarray(seed_B),
+      temperature_B=jnp.asarray(temperature_B),
+    )
+
+  def _finish(self, slot: _Slot) -> None:
+    new = len(slot.logprob_T)
+    stopped = slot.token_T[-1] == self._stop_id
+    if not stopped and new < slot.request.max_new:
+      return
+    sample = trajectory.Sample(
+      token_T=np.asarray(slot.token_T[-new:], np.int32),
+      logprob_T=np.asarray(slot.logprob_T, np.float32),
+      version_T=np.asarray(slot.version_T, np.int32),
+      route_TLX=slot.routes[: len(slot.token_T)].copy(),
+      finished=stopped,
+    )
+    future, slot.request, slot.future = slot.future, None, None
+    future.set_result(sample)

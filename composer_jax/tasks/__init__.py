@@ -1,0 +1,1 @@
+"""Repair tasks made from real code: mutation, validation, storage, order."""

@@ -1,0 +1,115 @@
+"""Task sets on disk, and the endless stream that a run draws from.
+
+A set is one ArrayRecord file: a header, then one task per record, as JSON.
+The file appears whole or not at all, and carries the key of what it was made
+from, so that a set made from something else is seen to be stale.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+from array_record.python import array_record_module
+import grain
+
+from composer_jax import trajectory
+
+FORMAT = 1
+
+
+def digest(*parts: bytes) -> str:
+  """A key for `write`: differs if any part or the format does."""
+  state = hashlib.sha256(str(FORMAT).encode())
+  for part in parts:
+    state.update(hashlib.sha256(part).digest())
+  return state.hexdigest()
+
+
+def write(
+  path: pathlib.Path, tasks: Sequence[trajectory.Task], key: str
+) -> None:
+  """Writes the set under a temporary name, then renames it."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  handle, name = tempfile.mkstemp(prefix=f'{path.name}.', dir=path.parent)
+  os.close(handle)
+  try:
+    writer = array_record_module.ArrayRecordWriter(name, 'group_size:64')
+    header = {'format': FORMAT, 'key': key, 'tasks': len(tasks)}
+    writer.write(json.dumps(header).encode())
+    for task in tasks:
+      writer.write(json.dumps(_to_json(task)).encode())
+    writer.close()
+    os.replace(name, path)
+  finally:
+    pathlib.Path(name).unlink(missing_ok=True)
+
+
+def read(path: pathlib.Path, key: str) -> tuple[trajectory.Task, ...] | None:
+  """The set under `path`, or None if there is none made from this key."""
+  if not path.exists():
+    return None
+  reader = array_record_module.ArrayRecordReader(str(path))
+  header, *records = map(json.loads, reader.read_all())
+  reader.close()
+  if header['format'] != FORMAT or header['key'] != key:
+    return None
+  if header['tasks'] != len(records):
+    raise ValueError(
+      f'{path}: {len(records)} of {header["tasks"]} tasks; delete the file'
+    )
+  return tuple(map(_from_json, records))
+
+
+def cached(
+  path: pathlib.Path,
+  key: str,
+  build: Callable[[], Sequence[trajectory.Task]],
+) -> tuple[trajectory.Task, ...]:
+  """Reads the set; builds and writes it if it is missing or stale."""
+  tasks = read(path, key)
+  if tasks is None:
+    tasks = tuple(build())
+    write(path, tasks, key)
+  return tasks
+
+
+def order(
+  tasks: Sequence[trajectory.Task], seed: int
+) -> grain.MapDataset[trajectory.Task]:
+  """An endless stream, shuffled anew in each pass over the tasks.
+
+  `stream[i]` depends on nothing but the tasks, the seed and i: the integer i
+  is all that a run must remember to resume.
+  """
+  if not tasks:
+    raise ValueError('a stream needs at least one task')
+  return grain.MapDataset.source(tasks).seed(seed).shuffle().repeat()
+
+
+def _to_json(task: trajectory.Task) -> dict[str, Any]:
+  record = {
+    field.name: _plain(getattr(task, field.name))
+    for field in dataclasses.fields(task)
+  }
+  record['provenance'] = dataclasses.asdict(task.provenance)
+  return record
+
+
+def _plain(value: Any) -> Any:
+  return dict(value) if isinstance(value, Mapping) else value
+
+
+def _from_json(record: dict[str, Any]) -> trajectory.Task:
+  provenance = dict(record['provenance'])
+  bug = trajectory.Edit(**provenance.pop('bug'))
+  fields = record | {
+    'test_command': tuple(record['test_command']),
+    'grade_command': tuple(record['grade_command']),
+    'provenance': trajectory.Provenance(bug=bug, **provenance),
+  }
+  return trajectory.Task(**fields)

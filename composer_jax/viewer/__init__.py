@@ -1,0 +1,1 @@
+"""Pages to look at: what one run did, and how it went."""

@@ -1,0 +1,43 @@
+"""Runs a command in a temporary folder, without any isolation."""
+
+from collections.abc import Mapping, Sequence
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+
+BYTES = 1 << 30
+
+
+def run(
+  files: Mapping[str, str],
+  command: Sequence[str],
+  stdin: str,
+  seconds: float,
+) -> tuple[int | None, str]:
+  """Exit code (None: timed out) and output; 'python' is this interpreter."""
+  argv = list(command)
+  if argv[0] == 'python':
+    argv[:1] = [sys.executable, '-S', '-B']
+  with tempfile.TemporaryDirectory() as folder:
+    for name, text in files.items():
+      pathlib.Path(folder, name).write_text(text, encoding='utf-8')
+    try:
+      done = subprocess.run(
+        argv,
+        input=stdin.encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        timeout=seconds,
+        check=False,
+        preexec_fn=_limit_memory,
+      )
+    except subprocess.TimeoutExpired:
+      return None, ''
+  return done.returncode, done.stdout.decode(errors='replace')
+
+
+def _limit_memory() -> None:
+  resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))

@@ -1,0 +1,349 @@
+"""One turn's calls: valid or not, in order, side by side where possible."""
+
+import dataclasses
+import threading
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from composer_jax import trajectory
+from composer_jax.tools import registry
+from composer_jax.tools import sandbox
+
+_CONFIG = sandbox.SandboxConfig(allow_weak=True)
+_BUGGY = '''def total(numbers):
+  """Adds up.
+
+  >>> total([1, 2])
+  3
+  """
+  result = 1
+  for n in numbers:
+    result += n
+  return result
+'''
+_TESTS = 'from solution import total\nassert total([1, 2]) == 3\n'
+_EDIT = trajectory.Edit('solution.py', 7, '0', '1')
+_TASK = trajectory.Task(
+  id='total',
+  prompt='Repair total.',
+  files={'solution.py': _BUGGY, 'test_solution.py': _TESTS},
+  test_command=('python', sandbox.ASSERT_RUNNER, 'test_solution.py'),
+  hidden_files={'grade.py': 'secret'},
+  grade_command=('python', 'grade.py'),
+  provenance=trajectory.Provenance(
+    package='none',
+    licence='Apache-2.0',
+    problem='total',
+    kind='constant',
+    bug=_EDIT,
+    visible_fails=True,
+  ),
+  split='train',
+)
+_FIX = {'path': 'solution.py', 'line': 7, 'old': '1', 'new': '0'}
+_ALL = registry.ToolsConfig(allowed=tuple(registry.TOOLS))
+_FAILED = '1 of 1 failed\nassert total([1, 2]) == 3\ngot 4'
+
+Status = trajectory.Status
+
+
+def _call(name, **arguments):
+  return trajectory.ToolCall(id=name, name=name, arguments=arguments)
+
+
+class ToolboxTest(parameterized.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.box = sandbox.Box(sandbox.probe(_CONFIG), _CONFIG)
+
+  @classmethod
+  def tearDownClass(cls):
+    cls.box.close()
+    super().tearDownClass()
+
+  def toolbox(self, task=_TASK, config=_ALL, cache=None) -> registry.Toolbox:
+    return registry.Toolbox(task, self.box, config, cache)
+
+  def answer(self, *calls, toolbox=None):
+    """Statuses and texts."""
+    results = (toolbox or self.toolbox()).call_all(calls)
+    self.assertEqual([r.call_id for r in results], [c.id for c in calls])
+    return [(r.status, r.text) for r in results]
+
+  def test_read_folds_docstrings_and_keeps_line_numbers(self):
+    self.assertEqual(
+      self.answer(_call('read_file', path='solution.py')),
+      [
+        (
+          Status.OK,
+          '1\tdef total(numbers):\n2\t  """..."""\n7\t  result = 1\n'
+          '8\t  for n in numbers:\n9\t    result += n\n10\t  return result',
+        )
+      ],
+    )
+
+  def test_read_in_full_shows_the_docstring(self):
+    [(status, text)] = self.answer(
+      _call('read_file', path='solution.py', full=True)
+    )
+    self.assertIs(status, Status.OK)
+    self.assertEqual(
+      text.splitlines(),
+      [f'{n}\t{x}' for n, x in enumerate(_BUGGY.splitlines(), start=1)],
+    )
+
+  def test_missing_file_is_an_error(self):
+    self.assertEqual(
+      self.answer(_call('read_file', path='no.py')),
+      [(Status.ERROR, 'no.py: No such file or directory')],
+    )
+
+  def test_one_turn_repairs_tests_and_submits_in_order(self):
+    toolbox = self.toolbox()
+    self.assertEqual(
+      self.answer(
+        _call('run_tests'),
+        _call('edit_file', **_FIX),
+        _call('run_tests'),
+        _call('submit'),
+        _call('run_tests'),
+        toolbox=toolbox,
+      ),
+      [
+        (Status.ERROR, _FAILED),
+        (Status.OK, 'ok'),
+        (Status.OK, '1 passed'),
+        (Status.OK, 'submitted'),
+        (Status.DENIED, 'already submitted'),
+      ],
+    )
+    self.assertTrue(toolbox.submitted)
+    self.assertEqual(
+      toolbox.final_files(),
+      {'solution.py': _BUGGY.replace('result = 1', 'result = 0')},
+    )
+
+  def test_undo_takes_edits_back_one_by_one(self):
+    toolbox = self.toolbox()
+    again = _FIX | {'old': '0', 'new': '2'}
+    self.answer(
+      _call('edit_file', **_FIX),
+      _call('edit_file', **again),
+      _call('undo'),
+      toolbox=toolbox,
+    )
+    self.assertIn('result = 0', toolbox.final_files()['solution.py'])
+    self.assertEqual(
+      self.answer(_call('undo'), _call('undo'), toolbox=toolbox),
+      [(Status.OK, 'ok'), (Status.ERROR, 'nothing to undo')],
+    )
+    self.assertEqual(toolbox.final_files(), {'solution.py': _BUGGY})
+
+  @parameterized.parameters(
+    ({'old': 'n', 'line': 8}, "'n' occurs 3 times in line 8, not once"),
+    ({'old': '9'}, "'9' occurs 0 times in line 7, not once"),
+    ({'line': 99}, 'no line 99: solution.py has 11'),
+    ({'line': 0}, 'lines are counted from 1, got 0'),
+    ({'old': ''}, "an edit stays inside one line: old='' new='0'"),
+  )
+  def test_edit_that_does_not_fit_is_an_error(self, change, text):
+    toolbox = self.toolbox()
+    self.assertEqual(
+      self.answer(_call('edit_file', **(_FIX | change)), toolbox=toolbox),
+      [(Status.ERROR, text)],
+    )
+    self.assertEqual(toolbox.final_files(), {'solution.py': _BUGGY})
+
+  @parameterized.parameters('test_solution.py', 'new.py', '../x', '/etc/passwd')
+  def test_only_the_tasks_own_code_can_be_edited(self, path):
+    self.assertEqual(
+      self.answer(_call('edit_file', **(_FIX | {'path': path}))),
+      [(Status.DENIED, 'only solution.py can be edited')],
+    )
+
+  @parameterized.parameters(
+    ('edit_file', {'line': '7'}, "'line' is no integer"),
+    ('edit_file', {'line': True}, "'line' is no integer"),
+    ('edit_file', {'line': 7.0}, "'line' is no integer"),
+    ('edit_file', {'more': 1}, "unknown argument 'more'"),
+    ('read_file', {'full': 1}, "'full' is no boolean"),
+    ('read_file', {'path': None}, "'path' is no string"),
+  )
+  def test_wrong_arguments_are_answered_with_the_usage(
+    self, name, change, text
+  ):
+    usage = {
+      'edit_file': 'edit_file(path: string, line: integer, old: string, new:'
+      ' string)',
+      'read_file': 'read_file(path: string, full: boolean?)',
+    }
+    good = _FIX if name == 'edit_file' else {'path': 'solution.py'}
+    self.assertEqual(
+      self.answer(_call(name, **(good | change))),
+      [(Status.INVALID, f'{text}; expected {usage[name]}')],
+    )
+
+  def test_missing_argument_is_named(self):
+    self.assertEqual(
+      self.answer(_call('grep')),
+      [
+        (
+          Status.INVALID,
+          "no argument 'pattern'; expected grep(pattern: string)",
+        )
+      ],
+    )
+
+  def test_malformed_call_is_answered_and_its_neighbour_runs(self):
+    broken = trajectory.ToolCall(id='b', name='run_tests', error='bad JSON')
+    self.assertEqual(
+      self.answer(broken, _call('run_tests')),
+      [(Status.INVALID, 'bad JSON'), (Status.ERROR, _FAILED)],
+    )
+
+  def test_unknown_and_forbidden_tools_are_told_apart(self):
+    config = registry.ToolsConfig(allowed=('read_file', 'submit'))
+    toolbox = self.toolbox(config=config)
+    self.assertEqual(
+      self.answer(_call('shell'), _call('run_tests'), toolbox=toolbox),
+      [
+        (
+          Status.INVALID,
+          "unknown tool 'shell'; there are read_file, submit",
+        ),
+        (Status.DENIED, 'run_tests is not allowed here'),
+      ],
+    )
+
+  def test_malformed_submit_submits_nothing(self):
+    toolbox = self.toolbox()
+    self.answer(_call('submit', now=True), toolbox=toolbox)
+    self.assertFalse(toolbox.submitted)
+
+  def test_neighbours_run_at_the_same_time_and_answer_in_order(self):
+    together = threading.Barrier(2, timeout=10)
+    spec = registry.TOOLS['run_tests']
+
+    def wait(workspace, *values):
+      together.wait()  # Breaks unless the other call runs meanwhile.
+      return spec.run(workspace, *values)
+
+    tools = {**registry.TOOLS}
+    for name in ('run_tests', 'read_file'):
+      tools[name] = dataclasses.replace(tools[name], run=wait)
+    with absltest.mock.patch.object(registry, 'TOOLS', tools):
+      results = self.toolbox().call_all(
+        [_call('run_tests'), dataclasses.replace(_call('run_tests'), id='2')]
+      )
+    self.assertEqual([r.call_id for r in results], ['run_tests', '2'])
+    self.assertEqual([r.text for r in results], [_FAILED, _FAILED])
+
+  def test_hidden_tests_are_not_in_the_box(self):
+    toolbox = self.toolbox()
+    self.answer(_call('run_tests'), toolbox=toolbox)
+    self.assertCountEqual(self.box.files(), ['solution.py', 'test_solution.py'])
+
+  def test_tests_that_hang_are_a_timeout(self):
+    hanging = _BUGGY.replace('result = 1', 'while True: pass')
+    task = dataclasses.replace(
+      _TASK, test_seconds=0.2, files={**_TASK.files, 'solution.py': hanging}
+    )
+    toolbox = self.toolbox(task)
+    [result] = toolbox.call_all([_call('run_tests')])
+    self.assertIs(result.status, Status.TIMEOUT)
+    self.assertEqual(result.text, 'timed out after 0.2 s')
+    self.assertIsNone(result.exit_code)
+
+  def test_equal_code_is_tested_once_and_changed_code_again(self):
+    cache = registry.ResultCache()
+    for _ in range(2):
+      toolbox = self.toolbox(cache=cache)
+      self.answer(
+        _call('run_tests'),
+        _call('edit_file', **_FIX),
+        _call('run_tests'),
+        _call('undo'),
+        _call('run_tests'),
+        toolbox=toolbox,
+      )
+    self.assertEqual((cache.hits, cache.misses), (4, 2))
+    self.assertEqual(
+      self.answer(_call('run_tests'), toolbox=toolbox),
+      [(Status.ERROR, _FAILED)],
+    )
+
+  def test_timeout_without_computing_is_not_remembered(self):
+    cache = registry.ResultCache()
+    task = dataclasses.replace(
+      _TASK, test_seconds=0.1, test_command=('sleep', '9')
+    )
+    for _ in range(2):
+      self.answer(_call('run_tests'), toolbox=self.toolbox(task, cache=cache))
+    self.assertEqual((cache.hits, cache.misses), (0, 2))
+
+  def test_work_survives_a_box_that_died(self):
+    toolbox = self.toolbox()
+    self.answer(_call('edit_file', **_FIX), toolbox=toolbox)
+    self.box._stop()
+    self.assertFalse(self.box.alive)
+    self.assertEqual(
+      self.answer(_call('run_tests'), toolbox=toolbox),
+      [(Status.OK, '1 passed')],
+    )
+
+  def test_removed_work_is_missing_in_the_end(self):
+    toolbox = self.toolbox()
+    self.box.run(['rm', 'solution.py'], seconds=5)
+    self.assertEqual(toolbox.final_files(), {})
+
+  def test_grep_finds_lines(self):
+    self.assertEqual(
+      self.answer(
+        _call('grep', pattern=r'total\(\['), _call('grep', pattern='--zz')
+      ),
+      [
+        (
+          Status.OK,
+          'solution.py:4:  >>> total([1, 2])\n'
+          'test_solution.py:2:assert total([1, 2]) == 3',
+        ),
+        (Status.OK, 'no match'),
+      ],
+    )
+
+  def test_long_text_loses_its_middle_and_says_so(self):
+    config = dataclasses.replace(_ALL, text_chars=20)
+    [result] = self.toolbox(config=config).call_all([_call('run_tests')])
+    self.assertEqual(
+      result.text,
+      f'{_FAILED[:10]}\n[{len(_FAILED) - 20} characters left out]\n'
+      f'{_FAILED[-10:]}',
+    )
+    self.assertEqual(result.dropped_bytes, len(_FAILED) - 20)
+
+
+class SchemaTest(absltest.TestCase):
+  def test_schema_names_types_and_what_is_required(self):
+    schema = registry.json_schema(registry.TOOLS['read_file'])
+    self.assertEqual(
+      schema['parameters'],
+      {
+        'type': 'object',
+        'properties': {
+          'path': {'type': 'string'},
+          'full': {'type': 'boolean'},
+        },
+        'required': ['path'],
+        'additionalProperties': False,
+      },
+    )
+
+  def test_unknown_tool_in_the_config_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "unknown tool 'reed'"):
+      registry.Toolbox(_TASK, None, registry.ToolsConfig(allowed=('reed',)))
+
+
+if __name__ == '__main__':
+  absltest.main()
