@@ -161,6 +161,8 @@ def _supervised_steps(run, state, batches, learner):
     total=run.config.warm.steps, initial=first, desc='warm start'
   ) as bar:
     for _ in range(first, last):
+      if run.crew.stop.is_set():
+        return state
       batch = next(batches)
       state, values = step_lib.update(
         state,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+import functools
 import random
+import threading
 
 import grain
 import numpy as np
@@ -17,10 +19,17 @@ from composer_jax.tasks import mutate
 from composer_jax.text import chat as chat_lib
 
 
-def candidates(text: str) -> list[trajectory.Edit]:
-  """The single edits that a scripted agent considers; [] if it can't parse."""
-  path = humaneval.SOLUTION_FILE
-  return [mutation.edit for mutation in mutate.mutations(text, path)]
+# CPython 3.11 counts the parser's recursion depth in one place for all threads,
+# and fails with SystemError when two of them parse at once.
+_PARSER = threading.Lock()
+
+
+@functools.lru_cache(maxsize=4096)
+def candidates(text: str) -> tuple[trajectory.Edit, ...]:
+  """The single edits of a solution that a scripted agent considers."""
+  with _PARSER:
+    found = mutate.mutations(text, humaneval.SOLUTION_FILE)
+  return tuple(mutation.edit for mutation in found)
 
 
 def corpus(observations: Iterable[str]) -> Iterator[str]:

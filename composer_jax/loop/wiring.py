@@ -119,14 +119,7 @@ def load_tasks(
     print(validate.describe(report), flush=True)
     return report.tasks
 
-  key = source.digest(
-    humaneval.data(),
-    repr(config.tasks).encode(),
-    *(
-      pathlib.Path(module.__file__).read_bytes()
-      for module in (humaneval, validate, source, humaneval.mutate)
-    ),
-  )
+  key = validate.key(command, config.tasks)
   path = cache_directory() / 'tasks' / f'humaneval-{key[:16]}.array_record'
   return source.cached(path, key, build)
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-_MASKED = -1e30  # Finite: a row without any key gives zeros, never NaN.
+_MASKED = -1e30  # Finite: a row without any key gives a mean, never NaN.
 _CHUNK = 128  # Queries that share one range of keys.
 
 

@@ -32,5 +32,7 @@ class ModelConfig:
         f'experts_per_token={self.experts_per_token} must lie in'
         f' [1, experts={self.experts}]'
       )
+    if self.experts > 128:
+      raise ValueError(f'experts={self.experts}: routes are int8, at most 128')
     if self.head_width % 2:
       raise ValueError(f'head_width={self.head_width} must be even (RoPE)')

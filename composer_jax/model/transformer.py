@@ -10,6 +10,10 @@ from composer_jax import trajectory
 from composer_jax.model import attention
 from composer_jax.model import moe
 
+# Standard deviation of the embeddings, which also serve as the output layer:
+# small there, so that no token starts out predicting itself; undone on input.
+_EMBED_SCALE = 0.02
+
 
 class Output(NamedTuple):
   """What a forward pass returns."""
@@ -59,10 +63,9 @@ def init(key: jax.Array, config) -> dict:
 
   embed_key, *layer_keys = jax.random.split(key, config.layers + 1)
   return {
-    'embed_VD': normal(embed_key, (config.vocab_size, d), d),
+    'embed_VD': normal(embed_key, (config.vocab_size, d), 1, _EMBED_SCALE),
     'layers': tuple(layer(key) for key in layer_keys),
-    # Tied embeddings: without the damping a token would predict itself.
-    'final_norm_D': jnp.full(d, d**-0.5),
+    'final_norm_D': jnp.ones(d),
   }
 
 
@@ -167,7 +170,7 @@ def _decoder(
   mask_BT,
   route_BTLX=None,
 ) -> Output:
-  x_BTD = params['embed_VD'][token_BT] * config.width**0.5
+  x_BTD = params['embed_VD'][token_BT] / _EMBED_SCALE
   routes, balances = [], []
   for index, layer in enumerate(params['layers']):
     normed_BTD = attention.rms_norm(x_BTD, layer['attention_norm_D'])

@@ -39,7 +39,7 @@ Level = isolation.Level
 SandboxConfig = isolation.SandboxConfig
 SandboxError = isolation.SandboxError
 
-_ACCEPT_WEAK = '--set tools.allow_weak=true'
+_ACCEPT_WEAK = '--set sandbox.allow_weak=true'
 _WEAK_PREFIX = 'composer_jax-box-'
 _REPLY_BYTES = 32 << 20
 
@@ -207,7 +207,7 @@ class Box:
       except subprocess.TimeoutExpired as error:
         raise SandboxError('a box does not end when killed') from error
     if self._folder:  # In case that the worker could not.
-      shutil.rmtree(self._folder, ignore_errors=True)
+      _remove(self._folder)
     return errors.decode('utf-8', 'replace')
 
   def _recover(self) -> None:
@@ -305,13 +305,23 @@ def probe(config: SandboxConfig) -> Level:
   return Level.WEAK
 
 
+def _remove(folder: str | pathlib.Path) -> None:
+  """Removes a weak box's folder, and what its code had locked in there."""
+  for parent, names, _ in os.walk(folder):
+    for name in names:
+      path = os.path.join(parent, name)
+      if not os.path.islink(path):
+        os.chmod(path, 0o700)
+  shutil.rmtree(folder, ignore_errors=True)
+
+
 def reap_stale() -> None:
   """Removes the folders that weak boxes of killed runs left behind."""
   here = pathlib.Path(tempfile.gettempdir())
   for folder in here.glob(f'{_WEAK_PREFIX}*-*'):
     pid = folder.name[len(_WEAK_PREFIX) :].split('-', 1)[0]
     if pid.isdigit() and not os.path.exists(f'/proc/{pid}'):
-      shutil.rmtree(folder, ignore_errors=True)
+      _remove(folder)
 
 
 # --- Many boxes --------------------------------------------------------------

@@ -130,8 +130,12 @@ class BoxTest(parameterized.TestCase):
     self.assertEqual(result.output, 'thread\nexit\n')
 
   def test_equal_runs_print_equal_sets_but_other_random_numbers(self):
-    text = 'import random; print({"a", "b", "c", "d"}, random.random())'
-    first = self.python(text).output.rsplit(' ', 1)
+    text = 'import random; print({*"abcdefgh"}, random.random())'
+    with sandbox.Box(_LEVEL, _CONFIG) as other:
+      other.write('script.py', text)
+      other.run(['python', 'script.py'], seconds=5)
+      first = other.run(['python', 'script.py'], seconds=5).output
+    first = first.rsplit(' ', 1)
     second = self.python(text).output.rsplit(' ', 1)
     self.assertEqual(first[0], second[0])
     self.assertNotEqual(first[1], second[1])
@@ -210,6 +214,22 @@ class BoxTest(parameterized.TestCase):
     self.assertBetween(most, 3, 2 * _CONFIG.processes + 8)
     # Process 1, the handler, and the counting script itself.
     self.assertEqual(box.run(['python', 'count.py'], seconds=5).output, '3\n')
+
+  def test_too_many_processes_are_ended_where_the_kernel_does_not_count(self):
+    text = (
+      'import os, time\nfor _ in range(40):\n'
+      '  if not os.fork(): time.sleep(60)\ntime.sleep(60)'
+    )
+    result = self.python(text, seconds=30, level=sandbox.Level.WEAK)
+    self.assertIn('[killed: more than 32 processes]', result.output)
+    self.assertFalse(result.timed_out)
+
+  @parameterized.parameters(*_LEVELS)
+  def test_process_that_forks_and_leaves_is_caught(self, level):
+    text = 'import os\nwhile True:\n  if os.fork(): os._exit(0)'
+    box = self.box(level, hop=text)
+    box.run(['python', '-S', 'hop.py'], seconds=0.2)
+    self.assertEmpty(_survivors('hop.py'))
 
   @parameterized.parameters(*_LEVELS)
   def test_memory_of_a_process_is_bounded(self, level):
@@ -382,6 +402,7 @@ class BoxTest(parameterized.TestCase):
     box = sandbox.Box(level, config)
     self.assertNotEmpty(_survivors(mark))
     folders = _folders(os.getpid())
+    box.run(['sh', '-c', 'mkdir -p locked/inner; chmod 0 locked'], seconds=5)
     box.close()
     self.assertEmpty(_survivors(mark))
     if level is sandbox.Level.WEAK:
@@ -498,7 +519,7 @@ class ProbeTest(absltest.TestCase):
   def test_weak_alone_is_refused_with_the_flag_that_accepts_it(self):
     with absltest.mock.patch.object(isolation, 'find_bwrap', lambda: None):
       with self.assertRaisesRegex(
-        sandbox.SandboxError, r'bubblewrap.*--set tools\.allow_weak=true'
+        sandbox.SandboxError, r'bubblewrap.*--set sandbox\.allow_weak=true'
       ):
         sandbox.probe(sandbox.SandboxConfig())
       weak = sandbox.probe(sandbox.SandboxConfig(allow_weak=True))

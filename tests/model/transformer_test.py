@@ -1,0 +1,165 @@
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import numpy as np
+
+from composer_jax import trajectory
+from composer_jax.model import config as model_config
+from composer_jax.model import transformer
+from tests import fakes
+
+# One row: a sequence of 5, one of 4, two of padding. Token 0 stands nowhere, so
+# its logit depends on the embeddings of the others through attention alone.
+TOKEN_BT = np.arange(1, 12, dtype=np.int32)[None]
+SEGMENT_BT = np.array([[1] * 5 + [2] * 4 + [0] * 2], np.int32)
+POSITION_BT = np.array([[*range(5), *range(4), 0, 0]], np.int32)
+
+
+@functools.partial(jax.jit, static_argnames='dispatch')
+def forward(params, token, segment, position, route=None, dispatch='blocks'):
+  return transformer.forward(
+    params,
+    token,
+    segment,
+    position,
+    config=fakes.MODEL,
+    dispatch=dispatch,
+    route_BTLX=route,
+  )
+
+
+@functools.partial(jax.jit, static_argnames='dispatch')
+def forward_cached(params, token_BT, start_B, cache, dispatch='dense'):
+  return transformer.forward_cached(
+    params, token_BT, start_B, cache, config=fakes.MODEL, dispatch=dispatch
+  )
+
+
+def packed():
+  return forward(fakes.params(), TOKEN_BT, SEGMENT_BT, POSITION_BT)
+
+
+class CausalityTest(parameterized.TestCase):
+  @parameterized.parameters('dense', 'blocks')
+  def test_logits_depend_on_the_past_of_their_own_segment_only(self, dispatch):
+    def logit(embed_VD, t):
+      params = {**fakes.params(), 'embed_VD': embed_VD}
+      output = forward(
+        params, TOKEN_BT, SEGMENT_BT, POSITION_BT, dispatch=dispatch
+      )
+      return output.logits_BTV[0, t, 0]
+
+    gradient = jax.jit(jax.grad(logit))
+    embed_VD = fakes.params()['embed_VD']
+    gradient_TVD = np.stack([gradient(embed_VD, t) for t in range(11)])
+    depends_TS = (gradient_TVD[:, 1:12] != 0).any(-1)
+    real = SEGMENT_BT[0] > 0
+    same_TS = SEGMENT_BT[0][:, None] == SEGMENT_BT[0][None]
+    past_TS = np.tri(11, dtype=bool)
+    np.testing.assert_array_equal(depends_TS[real], (same_TS & past_TS)[real])
+
+
+class PackingTest(absltest.TestCase):
+  def test_a_sequence_reads_the_same_alone_and_behind_another(self):
+    alone = forward(
+      fakes.params(),
+      np.pad(TOKEN_BT[:, 5:9], ((0, 0), (0, 7))),
+      np.array([[1] * 4 + [0] * 7]),
+      np.array([[*range(4), *[0] * 7]]),
+    )
+    np.testing.assert_allclose(
+      alone.logits_BTV[:, :4], packed().logits_BTV[:, 5:9], atol=1e-5
+    )
+    np.testing.assert_array_equal(
+      alone.route_BTLX[:, :4], packed().route_BTLX[:, 5:9]
+    )
+
+
+class CacheTest(parameterized.TestCase):
+  @parameterized.parameters('dense', 'blocks')
+  def test_cached_steps_equal_the_packed_forward(self, dispatch):
+    cache = transformer.init_cache(2, 12, fakes.MODEL)
+    token_BT = np.stack([TOKEN_BT[0], TOKEN_BT[0, ::-1]])
+    shape = token_BT.shape
+    whole = forward(
+      fakes.params(),
+      token_BT,
+      np.ones(shape, np.int32),
+      np.broadcast_to(np.arange(11), shape),
+    )
+    # The second row runs two tokens behind the first.
+    logits_BTV = np.zeros((*shape, fakes.MODEL.vocab_size))
+    for first in range(-2, 11):
+      start_B = np.maximum([first, first - 2], 0)
+      at = (np.arange(2), np.minimum(start_B, 10))
+      output, cache = forward_cached(
+        fakes.params(), token_BT[at][:, None], at[1], cache, dispatch=dispatch
+      )
+      logits_BTV[at] = output.logits_BTV[:, 0]
+    np.testing.assert_allclose(
+      logits_BTV[0], whole.logits_BTV[0], atol=1e-5, rtol=0
+    )
+    np.testing.assert_allclose(
+      logits_BTV[1, :9], whole.logits_BTV[1, :9], atol=1e-5, rtol=0
+    )
+
+  def test_leftovers_behind_a_row_are_not_seen(self):
+    clean = transformer.init_cache(1, 12, fakes.MODEL)
+    dirty = jax.tree.map(lambda x: x + 7.0, clean)
+    outputs = [
+      forward_cached(fakes.params(), TOKEN_BT[:, :8], np.array([0]), cache)[0]
+      for cache in (clean, dirty)
+    ]
+    np.testing.assert_array_equal(*(o.logits_BTV for o in outputs))
+
+
+class RouteTest(absltest.TestCase):
+  def test_replaying_its_own_routes_changes_nothing(self):
+    output = packed()
+    again = forward(
+      fakes.params(), TOKEN_BT, SEGMENT_BT, POSITION_BT, output.route_BTLX
+    )
+    np.testing.assert_allclose(again.logits_BTV, output.logits_BTV, atol=1e-6)
+
+  def test_replayed_routes_are_taken_and_unknown_ones_are_not_padded(self):
+    output = packed()
+    route_BTLX = np.full(
+      output.route_BTLX.shape, trajectory.UNKNOWN_ROUTE, np.int8
+    )
+    unknown = forward(
+      fakes.params(), TOKEN_BT, SEGMENT_BT, POSITION_BT, route_BTLX
+    )
+    np.testing.assert_array_equal(unknown.route_BTLX, output.route_BTLX)
+    np.testing.assert_allclose(unknown.logits_BTV, output.logits_BTV, atol=1e-6)
+
+    others = sorted(set(range(4)) - set(output.route_BTLX[0, 0, 0].tolist()))
+    route_BTLX[0, 0, 0] = others
+    replayed = forward(
+      fakes.params(), TOKEN_BT, SEGMENT_BT, POSITION_BT, route_BTLX
+    )
+    self.assertEqual(replayed.route_BTLX[0, 0, 0].tolist(), others)
+    change_TV = np.abs(replayed.logits_BTV - output.logits_BTV)[0]
+    self.assertGreater(change_TV[0].max(), 1e-4)
+    np.testing.assert_allclose(change_TV[5:9], 0, atol=1e-6)
+
+  def test_no_route_replays_nothing(self):
+    self.assertTrue((transformer.no_route((2, 3)) == -1).all())
+
+
+class ConfigTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (dict(query_heads=3, kv_heads=2), '3 query heads'),
+    (dict(experts=4, experts_per_token=5), 'experts_per_token=5'),
+    (dict(experts_per_token=0), 'experts_per_token=0'),
+    (dict(head_width=7), 'head_width=7'),
+    (dict(experts=129), 'experts=129'),
+  )
+  def test_refuses_what_cannot_be(self, fields, message):
+    with self.assertRaisesRegex(ValueError, message):
+      model_config.ModelConfig(**fields)
+
+
+if __name__ == '__main__':
+  absltest.main()
