@@ -1,4 +1,7 @@
-"""Runs an experiment: python -m experiments.train --experiment=quickstart ..."""
+"""Runs an experiment, or resumes it.
+
+python -m experiments.train --experiment=quickstart --workdir=DIR --seed=0
+"""
 
 from collections.abc import Sequence
 import importlib
@@ -7,14 +10,18 @@ import sys
 
 from absl import app
 from absl import flags
-from absl import logging
 import jax
+import numpy as np
 
 from composer_jax import trajectory
+from composer_jax.loop import behaviour
 from composer_jax.loop import config as config_lib
 from composer_jax.loop import supervise
 from composer_jax.loop import train
 from composer_jax.loop import wiring
+from composer_jax.replay import record
+from composer_jax.text import tokenizer as tokenizer_lib
+from composer_jax.viewer import report
 import experiments
 
 _EXPERIMENT = flags.DEFINE_string(
@@ -46,25 +53,73 @@ def load(name: str, settings: Sequence[str]) -> config_lib.Config:
   return config_lib.override(module.config(), settings)
 
 
+def episodes_to_show(workdir: str) -> list[report.Episode]:
+  """Three held-out episodes after training: patient, short, and unsolved."""
+  paths = wiring.Paths(workdir=workdir)
+  tokenizer = tokenizer_lib.load(workdir)
+  source = record.TrajectorySource(paths.trajectories_of('after'))
+  done = [source[i] for i in range(len(source))]
+  solved = sorted(filter(behaviour.solved, done), key=len)
+  unsolved = sorted((e for e in done if not behaviour.solved(e)), key=len)
+  chosen = [
+    ('Solved with the most work', solved[-1:]),
+    ('Solved with the least work', solved[:1]),
+    ('Not solved', unsolved[len(unsolved) // 2 :][:1]),
+  ]
+  return [
+    report.Episode(
+      title=f'{title}: {episode.task_id}',
+      trajectory=episode,
+      segments=_segments(episode, tokenizer),
+    )
+    for title, found in chosen
+    for episode in found
+  ]
+
+
+def _segments(episode, tokenizer) -> list[report.Segment]:
+  edges = np.flatnonzero(np.diff(episode.sampled_T)) + 1
+  bounds = [0, *edges.tolist(), len(episode)]
+  segments = []
+  for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    sampled = bool(episode.sampled_T[start])
+    logprob = float(episode.logprob_T[start:stop].mean()) if sampled else None
+    segments.append(
+      report.Segment(
+        kind='policy' if sampled else 'tool' if start else 'prompt',
+        text=tokenizer.decode(episode.token_T[start:stop]),
+        logprob=logprob,
+      )
+    )
+  return segments
+
+
 def main(argv: Sequence[str]) -> int:
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {argv[1:]}')
-  logging.set_verbosity(logging.WARNING)
-  jax.config.update(
-    'jax_compilation_cache_dir', str(wiring.cache_directory() / 'xla')
-  )
-  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+  workdir = _WORKDIR.value
   try:
     config = load(_EXPERIMENT.value, _SET.value)
-    result = train.train(config, _WORKDIR.value, _SEED.value)
+    use_compilation_cache()
+    result = train.train(config, workdir, _SEED.value)
   except supervise.Stopped:
-    print(f'Stopped. The same command resumes from {_WORKDIR.value}.')
+    print(f'Stopped; the same command resumes from {workdir}')
     return 130
   except (ValueError, trajectory.InfrastructureError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
-  print(result)
+  page = report.write_report(workdir, episodes_to_show(workdir))
+  print(report.summary_table(result))
+  print(f'Report: {page}')
   return 0
+
+
+def use_compilation_cache() -> None:
+  """Compiled programs are kept between runs."""
+  jax.config.update(
+    'jax_compilation_cache_dir', str(wiring.cache_directory() / 'jax')
+  )
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
 
 
 if __name__ == '__main__':

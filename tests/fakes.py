@@ -28,7 +28,10 @@ MODEL = model_config.ModelConfig(
 )
 ROUTE = (MODEL.layers, MODEL.experts_per_token)
 LEARNER = step.LearnerConfig(
-  optimizer=optimizer.OptimizerConfig(warmup_steps=1), balance_weight=0.0
+  optimizer=optimizer.OptimizerConfig(
+    muon_rate=0.03, adam_rate=0.01, warmup_steps=1
+  ),
+  balance_weight=0.0,
 )
 SIGNATURES = {
   'read_file': [('path', str)],
@@ -39,9 +42,24 @@ SIGNATURES = {
 }
 
 
+# Fresh parameters hardly mix tokens, and hardly prefer one; these do.
+_LOUDER = {'final_norm_D': 15, 'output_HCD': 5, 'down_EFD': 5}
+
+
 @functools.cache
 def params(seed=0):
-  return transformer.init(jax.random.key(seed), MODEL)
+  return jax.tree_util.tree_map_with_path(
+    lambda path, x: x * _LOUDER.get(path[-1].key, 1),
+    transformer.init(jax.random.key(seed), MODEL),
+  )
+
+
+@functools.partial(jax.jit, static_argnames='replay')
+def token_logprobs(params, batch, temperature=1.0, replay=False):
+  """step.token_logprobs of the tiny model, compiled."""
+  return step.token_logprobs(
+    params, batch, model=MODEL, temperature=temperature, replay=replay
+  )
 
 
 def weights(version):
@@ -110,13 +128,29 @@ def pack(pairs, *, rows=2, length=24):
 
 
 @functools.cache
-def chat():
-  """A chat whose vocabulary merges 'ab', 'return' and 'def'."""
+def tokenizer():
+  """Merges 'ab', 'return' and 'def', among others."""
   texts = ['abab abab', 'return return', 'def def', '"\\'] * 4
-  tokenizer = tokenizer_lib.train(
+  return tokenizer_lib.train(
     texts, chat_lib.fragments(SIGNATURES), vocab_size=320
   )
-  return chat_lib.Chat(tokenizer, SIGNATURES)
+
+
+@functools.cache
+def chat():
+  return chat_lib.Chat(tokenizer(), SIGNATURES)
+
+
+def encode(*texts):
+  """Ids of texts, each one token where the format has it as a fragment."""
+  fragments = chat_lib.fragments(SIGNATURES)
+  ids = []
+  for text in texts:
+    if text in fragments:
+      ids.append(tokenizer().fragment_id(text))
+    else:
+      ids.extend(tokenizer().encode(text))
+  return ids
 
 
 class ScriptedSampler:

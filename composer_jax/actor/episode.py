@@ -1,7 +1,7 @@
 """One Task → one Trajectory, with the sampler and the tools it is handed.
 
-The same function serves training, evaluation, scripted demonstrations and tests:
-what differs is `sample` and `call_tools`.
+The same function serves training, evaluation, demonstrations and tests: what
+differs is `sample` and `call_tools`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import numpy as np
 from composer_jax import trajectory
 from composer_jax.learner import advantage
 
+_NO_ROUTE = (0, 0)  # What a scripted agent's trajectory has.
+
 
 @flax.struct.dataclass
 class Batch:
@@ -53,13 +55,19 @@ def pack(
     route_shape: (L, X). Sequences without routes get UNKNOWN_ROUTE.
 
   Raises:
-    ValueError: a sequence is longer than a row.
+    ValueError: a sequence is longer than a row, or has another model's routes.
   """
   bins: list[list[int]] = []
   room: list[int] = []
   order = sorted(range(len(pairs)), key=lambda i: (-len(pairs[i][0]), i))
   for index in order:
     size = len(pairs[index][0])
+    found = pairs[index][0].route_TLX.shape[1:]
+    if found not in (route_shape, _NO_ROUTE):
+      raise ValueError(
+        f'{pairs[index][0].task_id} has routes of (layers, experts) {found},'
+        f' the model has {route_shape}'
+      )
     if size > length:
       raise ValueError(
         f'{pairs[index][0].task_id} has {size} tokens, a row holds {length};'
@@ -101,7 +109,7 @@ def _fill(packed_rows, rows, length, route_shape) -> Batch:
       sampled_BT[at] = member.sampled_T
       behaviour_BT[at] = member.logprob_T
       advantage_BT[at] = np.where(member.sampled_T, value, 0)
-      if member.route_TLX.shape[1:] == route_shape:
+      if member.route_TLX.shape[1:] != _NO_ROUTE:
         route_BTLX[at] = member.route_TLX
       start += len(member)
   return Batch(

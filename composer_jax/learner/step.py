@@ -72,14 +72,28 @@ def fresh(params, config: LearnerConfig) -> TrainState:
 
 
 def token_logprobs(
-  params, batch: batch_lib.Batch, *, model, temperature=1.0, replay=False
+  params,
+  batch: batch_lib.Batch,
+  *,
+  model: model_config.ModelConfig,
+  temperature: float = 1.0,
+  replay: bool = False,
+  capacity: int | None = None,
 ):
   """Log-probability and entropy of each token given those before it.
 
-  Position 0 of a row has none: it reads 0 there, as on padding.
+  Args:
+    params: the parameters.
+    batch: one micro-batch.
+    model: sizes.
+    temperature: the logits are divided by it.
+    replay: take the batch's experts.
+    capacity: None for all tokens, or a bound on how many sampled ones there
+      are: then only theirs are computed, and all others read 0. Most tokens are
+      prompts and tool output, and the head is a large part of a small model.
 
   Returns:
-    (logprob_BT, entropy_BT, balance): nats at the given temperature.
+    (logprob_BT, entropy_BT, balance) in nats; 0 where a segment begins.
   """
   output = transformer.forward(
     params,
@@ -89,21 +103,37 @@ def token_logprobs(
     config=model,
     route_BTLX=batch.route_BTLX if replay else None,
   )
-  logprob_BTV = jax.nn.log_softmax(output.logits_BTV[:, :-1] / temperature)
-  next_BT1 = batch.token_BT[:, 1:, None]
-  logprob_BT = jnp.take_along_axis(logprob_BTV, next_BT1, axis=-1)[..., 0]
-  entropy_BT = -(jnp.exp(logprob_BTV) * logprob_BTV).sum(-1)
-  pad = ((0, 0), (1, 0))
-  inside_BT = batch.position_BT > 0
-  return (
-    jnp.where(inside_BT, jnp.pad(logprob_BT, pad), 0),
-    jnp.where(inside_BT, jnp.pad(entropy_BT, pad), 0),
-    output.balance,
+  wanted_BT = batch.position_BT > 0
+  if capacity is not None:
+    wanted_BT &= batch.sampled_BT
+  shape = batch.token_BT.shape
+  size = capacity or batch.token_BT.size
+  (flat_N,) = jnp.nonzero(wanted_BT.reshape(-1), size=size, fill_value=0)
+  hidden_ND = output.hidden_BTD.reshape(-1, model.width)[flat_N - 1]
+  logprob_NV = jax.nn.log_softmax(
+    transformer.head(params, hidden_ND) / temperature
   )
+  token_N1 = batch.token_BT.reshape(-1)[flat_N][:, None]
+  logprob_N = jnp.take_along_axis(logprob_NV, token_N1, axis=-1)[:, 0]
+  entropy_N = -(jnp.exp(logprob_NV) * logprob_NV).sum(-1)
+
+  def spread(value_N):
+    # The fill points at token 0, which begins a segment and so is not wanted.
+    flat = jnp.zeros(batch.token_BT.size).at[flat_N].set(value_N)
+    return jnp.where(wanted_BT, flat.reshape(shape), 0)
+
+  return spread(logprob_N), spread(entropy_N), output.balance
 
 
 @functools.partial(
-  jax.jit, static_argnames=('config', 'model', 'temperature', 'supervised')
+  jax.jit,
+  static_argnames=(
+    'config',
+    'model',
+    'temperature',
+    'supervised',
+    'capacity',
+  ),
 )
 def gradient(
   params,
@@ -114,6 +144,7 @@ def gradient(
   model: model_config.ModelConfig,
   temperature: float = 1.0,
   supervised: bool = False,
+  capacity: int | None = None,
 ):
   """(Sums, gradient) of one micro-batch.
 
@@ -125,6 +156,7 @@ def gradient(
     model: sizes.
     temperature: of the behaviour policy; the ratio is taken at the same one.
     supervised: cross-entropy on the sampled tokens instead of the surrogate.
+    capacity: see `token_logprobs`.
   """
 
   def objective(params):
@@ -134,6 +166,7 @@ def gradient(
       model=model,
       temperature=temperature,
       replay=config.replay_routes and not supervised,
+      capacity=capacity,
     )
     mask_BT = batch.sampled_BT
     tokens = mask_BT.sum()
@@ -177,7 +210,7 @@ def apply(state: TrainState, grads, tokens, *, config: LearnerConfig):
   Returns:
     (state, gradient norm).
   """
-  norm = optax.global_norm(grads)
+  norm = optax.tree.norm(grads)
   good = jnp.isfinite(norm) & (tokens > 0)
   updates, opt_state = optimizer_lib.make(config.optimizer).update(
     grads, state.opt_state, state.params
@@ -230,6 +263,7 @@ def update(
       model=model,
       temperature=temperature,
       supervised=supervised,
+      capacity=_capacity(batch),
     )
     if total is None:
       total, grads = part
@@ -248,3 +282,9 @@ def update(
     'gradient_norm': float(norm),
     'train_tokens': tokens,
   }
+
+
+def _capacity(batch: batch_lib.Batch) -> int | None:
+  """A quarter of the tokens if that will do: two programs at most."""
+  quarter = batch.token_BT.size // 4
+  return quarter if int(batch.sampled_BT.sum()) <= quarter else None

@@ -46,9 +46,7 @@ def run(
   label: str,
   crew: supervise.Crew,
 ) -> list[trajectory.Trajectory]:
-  """One graded attempt per task; attempts that failed by our fault are left
-  out and said aloud.
-  """
+  """One graded attempt per task; those lost by our fault are left out."""
   done, failed = [], 0
   with futures.ThreadPoolExecutor(threads) as executor:
     waiting = [executor.submit(attempt, t, i) for i, t in enumerate(tasks)]

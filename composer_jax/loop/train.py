@@ -94,7 +94,7 @@ def _open(config, seed, paths, crew, stack) -> Run:
   boxes = stack.enter_context(
     sandbox.BoxPool(config.sampler.slots, config.sandbox, level)
   )
-  tasks = wiring.load_tasks(config, boxes, config.sampler.slots)
+  tasks = wiring.load_tasks(config, boxes)
   crew.check()
   cache = registry.ResultCache()
   chat = wiring.make_chat(config, tasks, boxes, cache, paths.workdir)
@@ -444,7 +444,7 @@ def _evaluate(run: Run, policy, name: str, step: int) -> dict[str, Any]:
     values |= {f'{key}{suffix}': value for key, value in summary.items()}
     if not suffix:
       values['tasks'] = len(episodes)
-      record.write_step(f'{run.paths.trajectories}_{name}', step, episodes)
+      record.write_step(run.paths.trajectories_of(name), step, episodes)
   run.log.write('eval', step, values)
   metrics.write_json(path, values)
   return values

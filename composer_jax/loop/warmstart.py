@@ -18,7 +18,6 @@ from composer_jax.tasks import humaneval
 from composer_jax.tasks import mutate
 from composer_jax.text import chat as chat_lib
 
-
 # CPython 3.11 counts the parser's recursion depth in one place for all threads,
 # and fails with SystemError when two of them parse at once.
 _PARSER = threading.Lock()

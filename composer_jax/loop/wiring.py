@@ -50,6 +50,9 @@ class Paths:
   def trajectories(self) -> str:
     return os.path.join(self.workdir, 'trajectories')
 
+  def trajectories_of(self, evaluation: str) -> str:
+    return f'{self.trajectories}_{evaluation}'
+
   def checkpoints(self, phase: str) -> str:
     return os.path.join(self.workdir, 'checkpoints', phase)
 
@@ -91,7 +94,7 @@ def cache_directory() -> pathlib.Path:
 
 
 def load_tasks(
-  config: config_lib.Config, boxes: sandbox.BoxPool, threads: int
+  config: config_lib.Config, boxes: sandbox.BoxPool
 ) -> tuple[trajectory.Task, ...]:
   """The validated task set, built at first use and cached."""
   command = ('python', sandbox.ASSERT_RUNNER, humaneval.TEST_FILE)
@@ -107,7 +110,8 @@ def load_tasks(
 
   def build():
     logging.info('Building the task set (cached afterwards) ...')
-    with futures.ThreadPoolExecutor(threads) as executor:
+    # Few at once: a crowded machine makes correct code look like a hang.
+    with futures.ThreadPoolExecutor(os.cpu_count()) as executor:
       report = validate.build(
         humaneval.problems(),
         run=run,
@@ -131,8 +135,9 @@ def make_chat(
   cache: registry.ResultCache,
   workdir: str,
 ) -> chat_lib.Chat:
-  """The chat format over a tokenizer learned from what the tools say about the
-  training tasks; kept in the run's directory.
+  """The chat format over the run's own tokenizer, kept in its directory.
+
+  It is learned from what the tools say about the training tasks.
   """
   signatures = {
     name: [

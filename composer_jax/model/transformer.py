@@ -13,12 +13,14 @@ from composer_jax.model import moe
 # Standard deviation of the embeddings, which also serve as the output layer:
 # small there, so that no token starts out predicting itself; undone on input.
 _EMBED_SCALE = 0.02
+NO_TOKEN = -1  # Nothing stands before a sequence.
 
 
 class Output(NamedTuple):
   """What a forward pass returns."""
 
   logits_BTV: jax.Array
+  hidden_BTD: jax.Array  # what `head` turns into the logits
   route_BTLX: jax.Array  # int8, experts chosen
   balance: jax.Array  # mean over layers of the router's balance term
 
@@ -63,6 +65,7 @@ def init(key: jax.Array, config) -> dict:
 
   embed_key, *layer_keys = jax.random.split(key, config.layers + 1)
   return {
+    'previous_D': jnp.full(d, 0.5),
     'embed_VD': normal(embed_key, (config.vocab_size, d), 1, _EMBED_SCALE),
     'layers': tuple(layer(key) for key in layer_keys),
     'final_norm_D': jnp.ones(d),
@@ -95,6 +98,9 @@ def forward(
   allowed_BTS = same_BTS & (segment_BT > 0)[:, :, None]
   allowed_BTS &= jnp.tri(time, dtype=bool)[None]
 
+  before_BT = jnp.pad(token_BT, ((0, 0), (1, 0)))[:, :-1]
+  before_BT = jnp.where(position_BT > 0, before_BT, NO_TOKEN)
+
   def attend(_, query_BTHC, key_BTKC, value_BTKC):
     key_BKTC, value_BKTC = (
       x.transpose(0, 2, 1, 3) for x in (key_BTKC, value_BTKC)
@@ -106,6 +112,7 @@ def forward(
   return _decoder(
     params,
     token_BT,
+    before_BT,
     position_BT,
     attend,
     config=config,
@@ -122,14 +129,17 @@ def init_cache(batch: int, length: int, config) -> Cache:
 
 
 def forward_cached(
-  params, token_BT, start_B, cache: Cache, *, config, dispatch: str
+  params, token_BT, before_B, start_B, cache: Cache, *, config, dispatch: str
 ) -> tuple[Output, Cache]:
   """Appends T tokens to each row at its own position `start_B`.
+
+  `before_B` is the token at start - 1 of each row, NO_TOKEN at the beginning.
 
   The cache must have room for start + T slots in every row, padding included:
   a row with fewer than T real tokens leaves leftovers behind them.
   """
   time = token_BT.shape[1]
+  before_BT = jnp.concatenate([before_B[:, None], token_BT[:, :-1]], axis=1)
   position_BT = start_B[:, None] + jnp.arange(time)[None]
   slots = cache.key_LBKSC[0].shape[2]
   allowed_BTS = jnp.arange(slots)[None, None] <= position_BT[:, :, None]
@@ -143,6 +153,7 @@ def forward_cached(
   output = _decoder(
     params,
     token_BT,
+    before_BT,
     position_BT,
     attend,
     config=config,
@@ -162,6 +173,7 @@ def _write(cache_BKSC, new_BTKC, start_B):
 def _decoder(
   params,
   token_BT,
+  before_BT,
   position_BT,
   attend,
   *,
@@ -170,7 +182,7 @@ def _decoder(
   mask_BT,
   route_BTLX=None,
 ) -> Output:
-  x_BTD = params['embed_VD'][token_BT] / _EMBED_SCALE
+  x_BTD = _embed(params, token_BT, before_BT)
   routes, balances = [], []
   for index, layer in enumerate(params['layers']):
     normed_BTD = attention.rms_norm(x_BTD, layer['attention_norm_D'])
@@ -194,9 +206,30 @@ def _decoder(
     routes.append(routing.expert_NX.reshape(*token_BT.shape, -1))
     balances.append(routing.balance)
   x_BTD = attention.rms_norm(x_BTD, params['final_norm_D'])
-  logits_BTV = jnp.einsum('BTD,VD->BTV', x_BTD, params['embed_VD'])
-  route = jnp.stack(routes, axis=2).astype(jnp.int8)
-  return Output(logits_BTV, route, jnp.stack(balances).mean())
+  return Output(
+    logits_BTV=head(params, x_BTD),
+    hidden_BTD=x_BTD,
+    route_BTLX=jnp.stack(routes, axis=2).astype(jnp.int8),
+    balance=jnp.stack(balances).mean(),
+  )
+
+
+def _embed(params, token_BT, before_BT):
+  """Each token beside a share of the one before it.
+
+  Bigrams are what a first layer spends its heads on; with them at hand, two
+  layers find "what follows the like of this" (token shift of Peng et al. 2023,
+  arXiv 2305.13048, on the embedding alone).
+  """
+  exists_BT1 = (before_BT != NO_TOKEN)[:, :, None]
+  before_BTD = jnp.where(exists_BT1, params['embed_VD'][before_BT], 0)
+  scale_D = params['previous_D'][None, None]
+  return (params['embed_VD'][token_BT] + scale_D * before_BTD) / _EMBED_SCALE
+
+
+def head(params, hidden):
+  """Logits [..., V] of hidden states [..., D]."""
+  return jnp.einsum('...D,VD->...V', hidden, params['embed_VD'])
 
 
 def no_route(shape: tuple[int, ...]):

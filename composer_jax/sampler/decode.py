@@ -21,6 +21,7 @@ class Rows:
   """One decode row per slot; all arrays have the length of the batch."""
 
   token_B: jax.Array  # int32: the next token to feed
+  before_B: jax.Array  # int32: the token before it, or NO_TOKEN
   start_B: jax.Array  # int32: its position
   remaining_B: jax.Array  # int32: tokens still to sample; 0 = idle
   seed_B: jax.Array  # uint32
@@ -79,6 +80,7 @@ def decode(params, cache, rows: Rows, *, steps: int, stop_id: int, config):
     output, cache = transformer.forward_cached(
       params,
       rows.token_B[:, None],
+      rows.before_B,
       rows.start_B,
       cache,
       config=config,
@@ -90,6 +92,7 @@ def decode(params, cache, rows: Rows, *, steps: int, stop_id: int, config):
     ended_B = live_B & (token_B == stop_id)
     rows = rows.replace(
       token_B=jnp.where(live_B, token_B, rows.token_B),
+      before_B=jnp.where(live_B, rows.token_B, rows.before_B),
       start_B=rows.start_B + live_B,
       remaining_B=jnp.where(ended_B, 0, rows.remaining_B - live_B),
     )
@@ -115,7 +118,7 @@ def decode(params, cache, rows: Rows, *, steps: int, stop_id: int, config):
 @functools.partial(
   jax.jit, static_argnames=('config',), donate_argnames=('cache',)
 )
-def prefill(params, cache, slot_R, token_RT, start_R, *, config):
+def prefill(params, cache, slot_R, token_RT, before_R, start_R, *, config):
   """Feeds T known tokens to the chosen slots; samples nothing.
 
   Rows are padded on the right; see `transformer.forward_cached` for what the
@@ -126,7 +129,13 @@ def prefill(params, cache, slot_R, token_RT, start_R, *, config):
   """
   part = jax.tree.map(lambda x: x[slot_R], cache)
   output, part = transformer.forward_cached(
-    params, token_RT, start_R, part, config=config, dispatch='blocks'
+    params,
+    token_RT,
+    before_R,
+    start_R,
+    part,
+    config=config,
+    dispatch='blocks',
   )
   cache = jax.tree.map(lambda x, y: x.at[slot_R].set(y), cache, part)
   return cache, output.route_BTLX

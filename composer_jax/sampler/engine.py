@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 from concurrent import futures
+import contextlib
 import dataclasses
 import threading
 
@@ -66,6 +67,10 @@ class _Slot:
   future: futures.Future | None = None
   logprob_T: list[float] = dataclasses.field(default_factory=list)
   version_T: list[int] = dataclasses.field(default_factory=list)
+
+  def before(self, position: int) -> int:
+    """The token before `position`."""
+    return self.token_T[position - 1] if position else transformer.NO_TOKEN
 
 
 class Engine:
@@ -123,7 +128,7 @@ class Engine:
     return future
 
   def release(self, session: int) -> None:
-    """The session is over; its slot may be given away."""
+    """The session is over: its slot is free, what it waits for is dropped."""
     with self._lock:
       self._released.append(session)
     self._work.set()
@@ -131,9 +136,10 @@ class Engine:
   def set_weights(self, weights: trajectory.Weights) -> None:
     """Takes effect before the next step; only newer versions are taken."""
     with self._lock:
-      if weights.version <= self._weights.version:
+      newest = (self._next_weights or self._weights).version
+      if weights.version <= newest:
         raise ValueError(
-          f'version {weights.version} is not newer than {self.version}'
+          f'version {weights.version} is not newer than {newest}'
         )
       self._next_weights = weights
     self._work.set()
@@ -150,7 +156,7 @@ class Engine:
       self._waiting.clear()
     pending += [s.future for s in self._slots if s is not None and s.future]
     for future in pending:
-      if not future.done():
+      with contextlib.suppress(futures.InvalidStateError):  # It has ended.
         future.set_exception(error)
 
   def step(self) -> bool:
@@ -184,6 +190,9 @@ class Engine:
     free = [i for i, slot in enumerate(self._slots) if slot is None]
     postponed = []
     for request, future in waiting:
+      if request.session in released:
+        future.cancel()
+        continue
       if request.session not in index_of and not free:
         postponed.append((request, future))
         continue
@@ -197,7 +206,7 @@ class Engine:
   def _start(self, slot: _Slot, request: Request, future) -> None:
     history = request.history_T.tolist()
     same = 0
-    for old, new in zip(slot.token_T, history):
+    for old, new in zip(slot.token_T, history, strict=False):
       if old != new:
         break
       same += 1
@@ -246,11 +255,13 @@ class Engine:
     slot_R = np.full(rows, self._config.slots, np.int32)
     token_RT = np.zeros((rows, chunk), np.int32)
     start_R = np.zeros(rows, np.int32)
+    before_R = np.full(rows, transformer.NO_TOKEN, np.int32)
     counts = []
     for row, index in enumerate(indices):
       slot = self._slots[index]
       part = slot.token_T[slot.fed : len(slot.token_T) - 1][:chunk]
       slot_R[row], start_R[row] = index, slot.fed
+      before_R[row] = slot.before(slot.fed)
       token_RT[row, : len(part)] = part
       counts.append(len(part))
     self._cache, route_RTLX = decode.prefill(
@@ -258,6 +269,7 @@ class Engine:
       self._cache,
       slot_R,
       token_RT,
+      before_R,
       start_R,
       config=self._model,
     )
@@ -298,7 +310,7 @@ class Engine:
 
   def _rows(self, running) -> decode.Rows:
     size = self._config.slots + 1
-    token_B, start_B, remaining_B = np.zeros((3, size), np.int32)
+    token_B, before_B, start_B, remaining_B = np.zeros((4, size), np.int32)
     seed_B = np.zeros(size, np.uint32)
     temperature_B = np.ones(size, np.float32)
     for index, slot in enumerate(self._slots):
@@ -306,11 +318,13 @@ class Engine:
         start_B[index] = slot.fed  # Leftovers of an idle row land here.
     for index, slot in running:
       token_B[index] = slot.token_T[-1]
+      before_B[index] = slot.before(len(slot.token_T) - 1)
       remaining_B[index] = slot.request.max_new - len(slot.logprob_T)
       seed_B[index] = slot.request.seed & 0xFFFFFFFF
       temperature_B[index] = slot.request.temperature
     return decode.Rows(
       token_B=jnp.asarray(token_B),
+      before_B=jnp.asarray(before_B),
       start_B=jnp.asarray(start_B),
       remaining_B=jnp.asarray(remaining_B),
       seed_B=jnp.asarray(seed_B),
@@ -330,4 +344,5 @@ class Engine:
       finished=stopped,
     )
     future, slot.request, slot.future = slot.future, None, None
-    future.set_result(sample)
+    with contextlib.suppress(futures.InvalidStateError):  # It has failed.
+      future.set_result(sample)

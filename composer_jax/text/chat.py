@@ -1,8 +1,8 @@
 """Turns ⇄ tokens: the only place that knows the chat format.
 
 ChatML turns with tool calls as JSON between <tool_call> tags (the format of
-Hermes and Qwen). What is constant in it, down to the argument names of a tool, is
-one token each; what the policy has to choose, the values, is ordinary text.
+Hermes and Qwen). What is constant in it, down to the argument names of a tool,
+is one token each; what the policy has to choose, the values, is ordinary text.
 
 Nothing is ever tokenised twice: a prompt is the exact ids of the past plus the
 ids of the new tool results.
@@ -23,7 +23,12 @@ _END = '<|im_end|>'
 _RESULTS = '\n<|im_start|>user\n<tool_response>\n'
 _NEXT_RESULT = '\n</tool_response>\n<tool_response>\n'
 _LAST_RESULT = '\n</tool_response><|im_end|>\n<|im_start|>assistant\n'
-_CALL = re.compile(r'<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)', re.S)
+# A tag inside a JSON string, which stays on its line, is a value.
+_CALL = re.compile(
+  r'<tool_call>((?:"(?:[^"\\\n]|\\[^\n])*"|.)*?)'
+  r'(</tool_call>|(?=<tool_call>)|\Z)',
+  re.S,
+)
 
 # name of a tool → its arguments in order, with their types.
 Signatures = Mapping[str, Sequence[tuple[str, type]]]
@@ -127,6 +132,8 @@ def _parse_call(body: str, closed: bool, call_id: str) -> trajectory.ToolCall:
     return invalid('the call has no </tool_call>')
   try:
     call = json.loads(body)
+    # Half a surrogate pair is refused: nothing could print or store it.
+    json.dumps(call, ensure_ascii=False).encode()
   except (ValueError, RecursionError):
     return invalid('the call is not JSON')
   if not isinstance(call, dict) or set(call) != {'name', 'arguments'}:

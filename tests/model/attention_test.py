@@ -5,6 +5,9 @@ import numpy as np
 from composer_jax.model import attention
 
 
+attend = jax.jit(attention.attend)
+
+
 def normal(seed, *shape):
   return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
@@ -50,7 +53,7 @@ class AttendTest(absltest.TestCase):
     key_BKSC[0, 0, 1] = np.log(3) / 4  # Scores 0, log 3 and (not seen) 100.
     key_BKSC[0, 0, 2] = 25.0
     value_BKSC = np.array([1.0, 5.0, 1e6], np.float32).reshape(1, 1, 3, 1)
-    mixed = attention.attend(
+    mixed = attend(
       query_BTHC,
       key_BKSC,
       np.tile(value_BKSC, 4),
@@ -61,7 +64,7 @@ class AttendTest(absltest.TestCase):
   def test_query_heads_share_key_value_heads_in_order(self):
     query_BTHC = normal(0, 1, 1, 4, 2)
     value_BKSC = np.array([1.0, 2.0], np.float32).reshape(1, 2, 1, 1)
-    mixed = attention.attend(
+    mixed = attend(
       query_BTHC,
       normal(1, 1, 2, 1, 2),
       np.tile(value_BKSC, 2),
@@ -71,7 +74,7 @@ class AttendTest(absltest.TestCase):
 
   def test_a_query_without_keys_stays_finite_in_its_gradient_too(self):
     def total(query_BTHC):
-      mixed = attention.attend(
+      mixed = attend(
         query_BTHC,
         normal(1, 1, 1, 3, 4),
         normal(2, 1, 1, 3, 4),
@@ -79,7 +82,7 @@ class AttendTest(absltest.TestCase):
       )
       return mixed.sum()
 
-    value, gradient = jax.value_and_grad(total)(normal(0, 1, 1, 1, 4))
+    value, gradient = jax.jit(jax.value_and_grad(total))(normal(0, 1, 1, 1, 4))
     self.assertTrue(np.isfinite(value))
     np.testing.assert_array_equal(gradient, np.zeros((1, 1, 1, 4)))
 
@@ -93,8 +96,8 @@ class AttendTest(absltest.TestCase):
     allowed_BTS = np.tri(time, dtype=bool)[None].copy()
     allowed_BTS[:, 140:, :130] = False  # A second sequence begins.
     np.testing.assert_allclose(
-      attention.attend_causal(*arrays, allowed_BTS),
-      attention.attend(*arrays, allowed_BTS),
+      jax.jit(attention.attend_causal)(*arrays, allowed_BTS),
+      attend(*arrays, allowed_BTS),
       rtol=1e-5,
       atol=1e-6,
     )

@@ -72,7 +72,9 @@ class DecodeTest(absltest.TestCase):
   def test_half_a_character_reads_as_a_replacement_character(self):
     tokenizer = make()
     half = tokenizer.encode('é')[:1]
-    self.assertEqual(tokenizer.decode([*half, *tokenizer.encode('x')]), '\ufffdx')
+    self.assertEqual(
+      tokenizer.decode([*half, *tokenizer.encode('x')]), '\ufffdx'
+    )
 
 
 class TrainTest(absltest.TestCase):

@@ -1,0 +1,141 @@
+"""The sampler's log-probabilities are the learner's, token by token."""
+
+import functools
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import numpy as np
+
+from composer_jax.model import transformer
+from composer_jax.sampler import engine as engine_lib
+from tests import fakes
+
+CONFIG = engine_lib.SamplerConfig(
+  slots=3,
+  max_tokens=48,
+  decode_steps=3,
+  prefill_rows=2,
+  prefill_chunks=(4, 16),
+)
+GATE = 1e-4  # Nats, float32.
+NEWEST = 2  # The version that all episodes end with.
+
+
+def said(token_T, sampled=False, logprob_T=0.0, version_T=-1):
+  """Columns of token, sampled, log-probability and version."""
+  return np.stack(np.broadcast_arrays(token_T, sampled, logprob_T, version_T))
+
+
+@functools.cache
+def episodes(temperature):
+  """Three episodes of three turns; new weights arrive in flight, twice."""
+  engine = engine_lib.Engine(CONFIG, fakes.MODEL, fakes.weights(0), stop_id=5)
+  rng = np.random.default_rng(0)
+  streams = [said(rng.integers(6, 24, 3 + 4 * s)) for s in range(3)]
+  for turn in range(3):
+    pending = [
+      engine.submit(
+        engine_lib.Request(
+          session=session,
+          history_T=stream[0].astype(np.int32),
+          max_new=8,
+          seed=session,
+          temperature=temperature,
+        )
+      )
+      for session, stream in enumerate(streams)
+    ]
+    engine.step()
+    if turn < NEWEST:
+      engine.set_weights(fakes.weights(turn + 1))
+    while engine.step():
+      pass
+    samples = [future.result(timeout=0) for future in pending]
+    for session, sample in enumerate(samples):
+      parts = (
+        streams[session],
+        said(sample.token_T, True, sample.logprob_T, sample.version_T),
+        said(rng.integers(6, 24, 2 + session)),
+      )
+      streams[session] = np.concatenate(parts, axis=1)
+  return list(map(trajectory_of, streams, samples))
+
+
+def trajectory_of(stream, sample):
+  token_T, sampled_T, logprob_T, version_T = stream
+  unknown = len(token_T) - len(sample.route_TLX)
+  return fakes.sequence(
+    token_T,
+    sampled_T,
+    logprob=logprob_T,
+    version=version_T,
+    route=np.pad(
+      sample.route_TLX, ((0, unknown), (0, 0), (0, 0)), constant_values=-1
+    ),
+  )
+
+
+def gaps(temperature, version, *, weights=None, learner=None, replay=False):
+  """Learner minus sampler, in nats, on the tokens that a version chose."""
+  weights = version if weights is None else weights
+  learner = temperature if learner is None else learner
+  found = []
+  for episode in episodes(temperature):
+    (batch,) = fakes.pack([(episode, 1.0)], rows=1, length=48)
+    logprob_BT, _, _ = fakes.token_logprobs(
+      fakes.params(weights), batch, learner, replay=replay
+    )
+    difference_T = np.asarray(logprob_BT - batch.behaviour_BT)[0]
+    found.append(difference_T[: len(episode)][episode.version_T == version])
+  return np.concatenate(found)
+
+
+class AgreementTest(parameterized.TestCase):
+  @parameterized.product(temperature=[1.0, 0.6], version=[0, 1, NEWEST])
+  def test_each_token_has_the_learners_logprob_of_its_version(
+    self, temperature, version
+  ):
+    gap = gaps(temperature, version)
+    self.assertGreaterEqual(len(gap), 9)
+    self.assertLess(np.abs(gap).max(), GATE)
+    # The gate sees weights of another version.
+    other = gaps(temperature, version, weights=(version + 1) % 3)
+    self.assertGreater(np.abs(other).max(), 0.1)
+
+  @parameterized.parameters(1.0, 0.6)
+  def test_so_has_it_when_the_samplers_experts_are_replayed(self, temperature):
+    gap = gaps(temperature, NEWEST, replay=True)
+    self.assertLess(np.abs(gap).max(), GATE)
+
+  @parameterized.parameters(1.0, 0.6)
+  def test_the_ratio_of_equal_weights_is_one(self, temperature):
+    ratio = np.exp(gaps(temperature, NEWEST))
+    np.testing.assert_allclose(ratio, np.ones_like(ratio), atol=1e-5)
+    wrong = np.exp(gaps(temperature, NEWEST, learner=0.8))
+    self.assertGreater(np.abs(wrong - 1).max(), 0.01)
+
+  def test_the_samplers_routes_are_those_of_its_newest_weights(self):
+    forward = jax.jit(
+      functools.partial(transformer.forward, config=fakes.MODEL)
+    )
+    flips, known = 0, 0
+    for episode in episodes(1.0):
+      (batch,) = fakes.pack([(episode, 1.0)], rows=1, length=48)
+      route_TLX = forward(
+        fakes.params(NEWEST),
+        batch.token_BT,
+        batch.segment_BT,
+        batch.position_BT,
+      ).route_BTLX[0, : len(episode)]
+      recorded_TLX = episode.route_TLX
+      # All but the tool's last answer, and the token sampled last.
+      fed = (recorded_TLX >= 0).all((1, 2))
+      self.assertEqual(fed.sum(), np.flatnonzero(episode.sampled_T)[-1])
+      flips += (np.sort(route_TLX) != np.sort(recorded_TLX))[fed].any(-1).sum()
+      known += fed.sum() * fakes.MODEL.layers
+    self.assertLessEqual(flips, 0.01 * known)
+
+
+if __name__ == '__main__':
+  absltest.main()
