@@ -52,36 +52,27 @@ class InfrastructureError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-  """Replaces `old`, which occurs exactly once in that line, by `new`."""
+  """Replaces `old`, which occurs exactly once in the file, by `new`."""
 
   path: str
-  line: int  # From 1.
   old: str
   new: str
 
   def __post_init__(self):
-    if self.line < 1:
-      raise ValueError(f'lines are counted from 1, got {self.line}')
-    if not self.old or '\n' in self.old + self.new:
+    if not self.old or self.old == self.new:
       raise ValueError(
-        f'an edit stays inside one line: old={self.old!r} new={self.new!r}'
+        f'an edit changes something: old={self.old!r} new={self.new!r}'
       )
 
   def inverse(self) -> Edit:
-    return Edit(self.path, self.line, self.new, self.old)
+    return Edit(self.path, self.new, self.old)
 
   def apply(self, text: str) -> str:
-    """The edited text; ValueError unless `old` occurs once in the line."""
-    lines = text.split('\n')
-    if self.line > len(lines):
-      raise ValueError(f'no line {self.line}: {self.path} has {len(lines)}')
-    found = lines[self.line - 1].count(self.old)
+    """The edited text; ValueError unless `old` occurs once."""
+    found = text.count(self.old)
     if found != 1:
-      raise ValueError(
-        f'{self.old!r} occurs {found} times in line {self.line}, not once'
-      )
-    lines[self.line - 1] = lines[self.line - 1].replace(self.old, self.new)
-    return '\n'.join(lines)
+      raise ValueError(f'{self.old!r} occurs {found} times, not once')
+    return text.replace(self.old, self.new)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

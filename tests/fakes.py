@@ -1,8 +1,10 @@
 """Scripted stand-ins and one tiny model, shared so that it compiles once."""
 
+import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from composer_jax import trajectory
@@ -26,44 +28,85 @@ MODEL = model_config.ModelConfig(
   expert_width=8,
   block_rows=8,
 )
-ROUTE = (MODEL.layers, MODEL.experts_per_token)
+SHALLOW = dataclasses.replace(MODEL, layers=1)  # Compiles faster.
 LEARNER = step.LearnerConfig(
   optimizer=optimizer.OptimizerConfig(
-    muon_rate=0.03, adam_rate=0.01, warmup_steps=1
+    muon_rate=0, adam_rate=0.01, warmup_steps=1
   ),
   balance_weight=0.0,
 )
 SIGNATURES = {
   'read_file': [('path', str)],
-  'edit_file': [('path', str), ('line', int), ('old', str), ('new', str)],
+  'edit_file': [('path', str), ('old', str), ('new', str)],
+  'show': [('path', str), ('line', int), ('full', bool)],
   'undo': [],
   'run_tests': [],
   'submit': [],
 }
 
+TASK = trajectory.Task(
+  id='task',
+  prompt='Repair it.',
+  files={'solution.py': 'x = 1\n'},
+  test_command=('true',),
+  hidden_files={},
+  grade_command=('true',),
+  provenance=trajectory.Provenance(
+    package='none',
+    licence='Apache-2.0',
+    problem='task',
+    kind='constant',
+    bug=trajectory.Edit('solution.py', '2', '1'),
+    visible_fails=True,
+  ),
+  split='train',
+)
 
-# Fresh parameters hardly mix tokens, and hardly prefer one; these do.
-_LOUDER = {'final_norm_D': 15, 'output_HCD': 5, 'down_EFD': 5}
+# Scales at which tokens mix and some are preferred, unlike at the very start.
+_SCALE = {'embed_VD': 0.02, 'final_norm_D': 15.0}
 
 
 @functools.cache
-def params(seed=0):
-  return jax.tree_util.tree_map_with_path(
-    lambda path, x: x * _LOUDER.get(path[-1].key, 1),
-    transformer.init(jax.random.key(seed), MODEL),
+def params(seed=0, model=MODEL):
+  """Random ones, drawn by numpy: compiling `init` takes seconds."""
+  rng = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    if leaf.ndim == 1:
+      return np.full(leaf.shape, _SCALE.get(path[-1].key, 1.0), np.float32)
+    scale = _SCALE.get(path[-1].key, 0.4)
+    return rng.normal(scale=scale, size=leaf.shape).astype(np.float32)
+
+  shapes = jax.eval_shape(
+    functools.partial(transformer.init, config=model), jax.random.key(0)
+  )
+  return jax.tree.map(
+    jnp.asarray, jax.tree_util.tree_map_with_path(draw, shapes)
   )
 
 
-@functools.partial(jax.jit, static_argnames='replay')
-def token_logprobs(params, batch, temperature=1.0, replay=False):
-  """step.token_logprobs of the tiny model, compiled."""
+@functools.partial(jax.jit, static_argnames=('model', 'replay'))
+def token_logprobs(params, batch, temperature=1.0, model=MODEL, replay=False):
+  """step.token_logprobs, compiled."""
   return step.token_logprobs(
-    params, batch, model=MODEL, temperature=temperature, replay=replay
+    params, batch, model=model, temperature=temperature, replay=replay
+  )
+
+
+@jax.jit
+def forward(params, batch):
+  """The packed forward pass, compiled."""
+  return transformer.forward(
+    params,
+    batch.token_BT,
+    batch.segment_BT,
+    batch.position_BT,
+    config=MODEL,
   )
 
 
 def weights(version):
-  """The parameters of a version; those of two versions have nothing in common."""
+  """Parameters that have nothing in common with those of other versions."""
   return trajectory.Weights(
     version=version, params=params(version), digest=f'digest of {version}'
   )
@@ -87,7 +130,7 @@ def sequence(
   sampled = np.asarray(sampled, bool)
   logprob = -1.0 if logprob is None else np.asarray(logprob, np.float32)
   if route is None:
-    route = np.full((len(tokens), *ROUTE), trajectory.UNKNOWN_ROUTE, np.int8)
+    route = np.zeros((len(tokens), 0, 0), np.int8)
   return trajectory.Trajectory(
     task_id=task_id,
     group=group,
@@ -123,8 +166,11 @@ def steps(*turns):
   )
 
 
-def pack(pairs, *, rows=2, length=24):
-  return batch_lib.pack(pairs, rows=rows, length=length, route_shape=ROUTE)
+def pack(pairs, *, rows=2, length=24, model=MODEL):
+  route_shape = (model.layers, model.experts_per_token)
+  return batch_lib.pack(
+    pairs, rows=rows, length=length, route_shape=route_shape
+  )
 
 
 @functools.cache

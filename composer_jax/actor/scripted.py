@@ -34,7 +34,7 @@ class DemonstrationConfig:
   same_turn: float = 0.8  # Edits and tests in one turn.
   gives_up: float = 0.35  # Submits although the tests still fail.
   forgets_undo: float = 0.15  # Leaves a useless edit in place.
-  wrong_line: float = 0.05  # Edits the line above or below.
+  mistypes: float = 0.04  # Edits text that is not there.
   max_edits: int = 8
 
 
@@ -107,20 +107,21 @@ def demonstrator(
 
     first = [('read_file', {'path': path})]
     yield first + [('run_tests', {})] * chance(config.tests_first)
-    current = text
-    for attempt in range(config.max_edits):
+    texts = [text]  # What undo goes back through.
+    for _ in range(config.max_edits):
       calls = []
-      if attempt and not chance(config.forgets_undo):
+      if len(texts) > 1 and not chance(config.forgets_undo):
         calls.append(('undo', {}))
-        current = text
-      right = chance(config.insight) and _applies(fix, current)
-      edit = fix if right else rng.choice(candidates(current))
+        texts.pop()
+      right = chance(config.insight) and _applies(fix, texts[-1])
+      edit = fix if right else rng.choice(candidates(texts[-1]))
       shown = edit
-      if chance(config.wrong_line):
-        shown = dataclasses.replace(edit, line=max(1, edit.line - 1))
+      if chance(config.mistypes):
+        # Two letters too many: with one, '*' for '**' would be no edit at all.
+        shown = dataclasses.replace(edit, old=edit.old + 2 * edit.old[-1])
       calls.append(('edit_file', _arguments(shown)))
-      if _applies(shown, current):
-        current = shown.apply(current)
+      if _applies(shown, texts[-1]):
+        texts.append(shown.apply(texts[-1]))
       tested = chance(config.tests_after_edit)
       if tested and chance(config.same_turn):
         calls.append(('run_tests', {}))

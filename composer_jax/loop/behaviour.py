@@ -7,6 +7,11 @@ import numpy as np
 from composer_jax import trajectory
 
 _OK = trajectory.Status.OK
+_NEVER_RAN = (
+  trajectory.Status.INVALID,
+  trajectory.Status.DENIED,
+  trajectory.Status.TRUNCATED,
+)
 
 
 def _steps(episode: trajectory.Trajectory):
@@ -21,7 +26,7 @@ def tested_before_submit(episode: trajectory.Trajectory) -> bool:
   for call, result in _steps(episode):
     if call.name in ('edit_file', 'undo') and result.status is _OK:
       tested = False
-    elif call.name == 'run_tests':
+    elif call.name == 'run_tests' and result.status not in _NEVER_RAN:
       tested = True
   return tested and episode.ending is trajectory.Ending.SUBMITTED
 

@@ -2,7 +2,7 @@
 
 An exercise shows a function and answers with many edits that would apply to it,
 none of them run. It teaches what a demonstration shows only once or twice, that
-`old` has to stand in `line`, on far more code than there are training problems.
+`old` is copied from the file, on far more code than there are problems.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from composer_jax.text import chat as chat_lib
 from composer_jax.tools import files
 
 _FEWEST_EDITS = 4
-_HIGHEST_START = 40  # Of the line numbers, as if below other code.
 
 
 def sources(tasks) -> list[str]:
@@ -35,20 +34,14 @@ def make(
   text: str, chat: chat_lib.Chat, rng: random.Random, *, max_tokens: int
 ) -> trajectory.Trajectory | None:
   """One exercise; None if the function alone is too long."""
-  offset = rng.randrange(_HIGHEST_START)
-  numbered = [
-    (number + offset, line)
-    for number, line in enumerate(text.rstrip('\n').split('\n'), 1)
-  ]
-  listing = '\n'.join(
-    f'{number}\t{line}' for number, line in files.fold_docstrings(numbered)
-  )
   path = humaneval.SOLUTION_FILE
   read = trajectory.ToolCall(
     id='read', name='read_file', arguments={'path': path}
   )
   shown = trajectory.ToolResult(
-    call_id='read', status=trajectory.Status.OK, text=listing
+    call_id='read',
+    status=trajectory.Status.OK,
+    text=files.fold_docstrings(text),
   )
   token_T = chat.prompt(f'Name edits that apply to {path}.')
   token_T += chat.calls([read]) + chat.results([shown])
@@ -64,7 +57,6 @@ def make(
         name='edit_file',
         arguments={
           'path': path,
-          'line': edit.line + offset,
           'old': edit.old,
           'new': edit.new,
         },

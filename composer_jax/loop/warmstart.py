@@ -40,9 +40,8 @@ def corpus(observations: Iterable[str]) -> Iterator[str]:
   seen = set()
   for text in observations:
     for line in text.split('\n'):
-      content = line.split('\t', 1)[-1]
-      if content not in seen:
-        seen.add(content)
+      if line not in seen:
+        seen.add(line)
         yield '\n' + line
 
 

@@ -53,7 +53,7 @@ def init(key: jax.Array, config) -> dict:
       'query_DHC': normal(keys[0], (d, h, c), d),
       'key_DKC': normal(keys[1], (d, k, c), d),
       'value_DKC': normal(keys[2], (d, k, c), d),
-      'query_norm_C': jnp.ones(c),
+      'query_norm_C': jnp.full(c, 2.0),
       'key_norm_C': jnp.ones(c),
       'output_HCD': normal(keys[3], (h, c, d), h * c, damp),
       'expert_norm_D': jnp.ones(d),

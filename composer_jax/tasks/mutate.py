@@ -109,7 +109,7 @@ def mutations(text: str, path: str) -> list[Mutation]:
     ):
       continue
     edit = _smallest_edit(source, site, path)
-    if _parses(edit.apply(text)):
+    if edit is not None and _parses(edit.apply(text)):
       found.append(Mutation(site.kind, edit))
   return found
 
@@ -331,15 +331,25 @@ _FINDERS = {
 
 def _smallest_edit(
   source: syntax.Source, site: _Site, path: str
-) -> trajectory.Edit:
-  """Widens the site, right before left, until both directions are unique."""
+) -> trajectory.Edit | None:
+  """Widens the site, right before left, until both directions are unique.
+
+  Never beyond the line: None if even the whole line has a twin in the file.
+  """
   head = source.tokens[site.first]
   line = source.lines[head.line - 1]
   begin = head.start - len(head.lead)
   end = begin
   if site.last > site.first:
     end = source.tokens[site.last - 1].stop
-  mutated = line[:begin] + site.new + line[end:]
+  mutated = '\n'.join(
+    [
+      *source.lines[: head.line - 1],
+      line[:begin] + site.new + line[end:],
+      *source.lines[head.line :],
+    ]
+  )
+  text = '\n'.join(source.lines)
   low = bisect.bisect_left(source.places, (head.line, 0))
   high = bisect.bisect_left(source.places, (head.line + 1, 0))
   # An insertion and its inverse widen alike: to the right at least.
@@ -352,13 +362,9 @@ def _smallest_edit(
       start = source.tokens[first].start - len(source.tokens[first].lead)
       stop = source.tokens[last - 1].stop
       old, new = line[start:stop], line[start:begin] + site.new + line[end:stop]
-      if _only_at(line, old, start) and _only_at(mutated, new, start):
-        return trajectory.Edit(path, head.line, old, new)
-  raise ValueError(f'no unique edit for {site} in {line!r}')
-
-
-def _only_at(line: str, part: str, start: int) -> bool:
-  return line.find(part) == start and line.rfind(part) == start
+      if text.count(old) == 1 and mutated.count(new) == 1:
+        return trajectory.Edit(path, old, new)
+  return None
 
 
 def _parses(text: str) -> bool:

@@ -17,39 +17,36 @@ Workspace = workspace_lib.Workspace
 
 
 def read_file(workspace: Workspace, path: str, full: bool) -> Answer:
-  """The numbered lines; docstrings folded to one line unless `full`."""
+  """The text; docstrings folded to one line unless `full`."""
   try:
     text = workspace.box.read(path)
   except OSError as error:
     return _error(f'{path}: {error.strerror}')
-  numbered = list(enumerate(text.removesuffix('\n').split('\n'), start=1))
   if not full:
-    numbered = fold_docstrings(numbered)
-  return Answer(text='\n'.join(f'{n}\t{line}' for n, line in numbered))
+    text = fold_docstrings(text)
+  return Answer(text=text.strip('\n'))
 
 
-def fold_docstrings(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
-  """Shows each string that fills several lines as one; numbers stay true.
+def fold_docstrings(text: str) -> str:
+  """Shows each string that fills several lines as one, as editors do.
 
   Works line by line, not on the syntax tree: a file that an edit broke is still
   shown folded.
   """
+  lines = text.split('\n')
   shown, i = [], 0
-  while i < len(numbered):
-    number, line = numbered[i]
-    last = _last_line(numbered, i)
+  while i < len(lines):
+    line, last = lines[i], _last_line(lines, i)
     if last > i:
       indent, quotes = _OPENING.match(line).groups()
       line = f'{indent}{quotes}...{quotes}'
-    shown.append((number, line))
+    shown.append(line)
     i = last + 1
-  return shown
+  return '\n'.join(shown)
 
 
-def edit_file(
-  workspace: Workspace, path: str, line: int, old: str, new: str
-) -> Answer:
-  """Replaces `old`, which occurs once in that line, by `new`."""
+def edit_file(workspace: Workspace, path: str, old: str, new: str) -> Answer:
+  """Replaces `old`, which occurs once in the file, by `new`."""
   if path not in workspace.editable:
     return Answer(
       text=f'only {", ".join(workspace.editable)} can be edited',
@@ -57,7 +54,7 @@ def edit_file(
     )
   try:
     before = workspace.box.read(path)
-    after = trajectory.Edit(path, line, old, new).apply(before)
+    after = trajectory.Edit(path, old, new).apply(before)
     workspace.write(path, after)
   except ValueError as error:
     return _error(str(error))
@@ -116,17 +113,17 @@ def _error(text: str) -> Answer:
   return Answer(text=text, status=trajectory.Status.ERROR)
 
 
-def _last_line(numbered: list[tuple[int, str]], first: int) -> int:
+def _last_line(lines: list[str], first: int) -> int:
   """Index of the line that ends the string which starts line `first`.
 
   `first` itself where no string starts, or where it ends on that line, never,
   or with code behind it.
   """
-  opening = _OPENING.match(numbered[first][1])
-  if opening is None or opening[2] in numbered[first][1][opening.end() :]:
+  opening = _OPENING.match(lines[first])
+  if opening is None or opening[2] in lines[first][opening.end() :]:
     return first
-  for i in range(first + 1, len(numbered)):
-    _, end, rest = numbered[i][1].partition(opening[2])
+  for i in range(first + 1, len(lines)):
+    _, end, rest = lines[i].partition(opening[2])
     if end:
       return i if not rest.strip() else first
   return first

@@ -44,18 +44,17 @@ class ToolSpec:
 _SPECS = (
   ToolSpec(
     name='read_file',
-    description='Shows a file with line numbers, docstrings folded.',
+    description='Shows a file, docstrings folded.',
     run=files.read_file,
     parameters={'path': Parameter(str), 'full': Parameter(bool, False)},
     mutates=False,
   ),
   ToolSpec(
     name='edit_file',
-    description='In one line, replaces `old`, found there once, by `new`.',
+    description='Replaces `old`, which occurs once in the file, by `new`.',
     run=files.edit_file,
     parameters={
       'path': Parameter(str),
-      'line': Parameter(int),
       'old': Parameter(str),
       'new': Parameter(str),
     },

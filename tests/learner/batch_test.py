@@ -50,7 +50,7 @@ class PackTest(absltest.TestCase):
     self.assertLen(batches, 2)  # 26 tokens do not fit 24 slots.
 
   def test_keeps_routes_and_leaves_the_rest_unknown(self):
-    route = np.arange(3 * 4, dtype=np.int8).reshape(3, *fakes.ROUTE) % 4
+    route = np.arange(3 * 4, dtype=np.int8).reshape(3, 2, 2) % 4
     pairs = [
       (sequence(3, route=route), 1.0),
       # A script has no routes.

@@ -4,7 +4,6 @@ import numpy as np
 
 from composer_jax.model import attention
 
-
 attend = jax.jit(attention.attend)
 
 

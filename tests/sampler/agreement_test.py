@@ -4,10 +4,8 @@ import functools
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import jax
 import numpy as np
 
-from composer_jax.model import transformer
 from composer_jax.sampler import engine as engine_lib
 from tests import fakes
 
@@ -97,7 +95,7 @@ class AgreementTest(parameterized.TestCase):
     self, temperature, version
   ):
     gap = gaps(temperature, version)
-    self.assertGreaterEqual(len(gap), 9)
+    self.assertGreaterEqual(len(gap), 3)
     self.assertLess(np.abs(gap).max(), GATE)
     # The gate sees weights of another version.
     other = gaps(temperature, version, weights=(version + 1) % 3)
@@ -116,18 +114,11 @@ class AgreementTest(parameterized.TestCase):
     self.assertGreater(np.abs(wrong - 1).max(), 0.01)
 
   def test_the_samplers_routes_are_those_of_its_newest_weights(self):
-    forward = jax.jit(
-      functools.partial(transformer.forward, config=fakes.MODEL)
-    )
     flips, known = 0, 0
     for episode in episodes(1.0):
       (batch,) = fakes.pack([(episode, 1.0)], rows=1, length=48)
-      route_TLX = forward(
-        fakes.params(NEWEST),
-        batch.token_BT,
-        batch.segment_BT,
-        batch.position_BT,
-      ).route_BTLX[0, : len(episode)]
+      output = fakes.forward(fakes.params(NEWEST), batch)
+      route_TLX = output.route_BTLX[0, : len(episode)]
       recorded_TLX = episode.route_TLX
       # All but the tool's last answer, and the token sampled last.
       fed = (recorded_TLX >= 0).all((1, 2))

@@ -26,9 +26,7 @@ def rows(seed_B, start_B=7, temperature_B=1.0):
 
 def draw(temperature=1.0, start_B=7):
   logits_BV = np.tile(LOGITS_V.astype(np.float32), (SIZE, 1))
-  return sample_token(
-    logits_BV, rows(np.arange(SIZE), start_B, temperature)
-  )
+  return sample_token(logits_BV, rows(np.arange(SIZE), start_B, temperature))
 
 
 class SampleTokenTest(parameterized.TestCase):

@@ -41,7 +41,7 @@ def call(name, **arguments):
 
 
 def edit(value):
-  return call('edit_file', path='a.py', line=3, old=value, new=f'{value}!')
+  return call('edit_file', path='a.py', old=value, new=f'{value}!')
 
 
 class PromptTest(parameterized.TestCase):
@@ -100,6 +100,12 @@ class RoundTripTest(parameterized.TestCase):
     self.assertEqual([c.name for c in parsed], [c.name for c in calls])
     self.assertEqual([c.id for c in parsed], ['0.0', '0.1', '0.2', '0.3'])
     self.assertEqual(parsed[1].arguments, edit(value).arguments)
+
+  @parameterized.parameters((3, True), (-17, False), (10**20, True))
+  def test_numbers_and_truth_values_stay_what_they_are(self, line, full):
+    shown = call('show', path='a', line=line, full=full)
+    (parsed,) = fakes.chat().parse(fakes.chat().calls([shown]), turn=0)
+    self.assertEqual(parsed.arguments, shown.arguments)
 
   def test_a_call_without_values_is_two_tokens(self):
     self.assertLen(fakes.chat().calls([call('submit')]), 2)

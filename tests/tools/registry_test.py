@@ -23,7 +23,7 @@ _BUGGY = '''def total(numbers):
   return result
 '''
 _TESTS = 'from solution import total\nassert total([1, 2]) == 3\n'
-_EDIT = trajectory.Edit('solution.py', 7, '0', '1')
+_EDIT = trajectory.Edit('solution.py', '0', '1')
 _TASK = trajectory.Task(
   id='total',
   prompt='Repair total.',

@@ -1,0 +1,96 @@
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from composer_jax import trajectory
+from composer_jax.loop import behaviour
+from tests import fakes
+
+Ending, Status = trajectory.Ending, trajectory.Status
+
+READ = ('read_file', {'path': 'a'}, Status.OK)
+PASS = ('run_tests', {}, Status.OK)
+FAIL = ('run_tests', {}, Status.ERROR)
+UNDO = ('undo', {}, Status.OK)
+SUBMIT = ('submit', {}, Status.OK)
+
+
+def edit(new, status=Status.OK):
+  return ('edit_file', {'line': 1, 'old': '1', 'new': new}, status)
+
+
+def attempt(*turns, ending=Ending.SUBMITTED, length=4, **rewards):
+  return fakes.sequence(
+    range(length),
+    [0] * (length - 1) + [1],
+    turns=fakes.steps(*turns),
+    ending=ending,
+    rewards=rewards,
+  )
+
+
+class TestedBeforeSubmitTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ([edit('2'), PASS], True),
+    ([edit('2'), FAIL], True),  # It knew, and submitted all the same.
+    ([edit('2'), PASS, READ], True),
+    ([edit('2')], False),
+    ([PASS, edit('2')], False),
+    ([PASS, edit('2', Status.ERROR)], True),  # Nothing was changed.
+    ([edit('2'), PASS, UNDO], False),
+    ([edit('2'), ('run_tests', {'x': 1}, Status.INVALID)], False),
+    ([edit('2'), ('run_tests', {}, Status.DENIED)], False),
+    ([edit('2'), ('run_tests', {}, Status.TIMEOUT)], True),
+    ([], False),
+  )
+  def test_asks_for_tests_of_what_was_submitted(self, steps, expected):
+    for turns in ([[*steps, SUBMIT]], [*([step] for step in steps), [SUBMIT]]):
+      self.assertEqual(
+        behaviour.tested_before_submit(attempt(*turns)), expected
+      )
+
+  def test_needs_a_submission(self):
+    done = attempt([edit('2'), PASS], ending=Ending.TURN_LIMIT)
+    self.assertFalse(behaviour.tested_before_submit(done))
+
+
+class SummaryTest(absltest.TestCase):
+  def test_means_over_episodes(self):
+    episodes = [
+      attempt(
+        [READ, PASS],
+        [edit('2'), FAIL],
+        [UNDO, edit('2'), edit('3'), edit('4', Status.ERROR)],
+        [('', {}, Status.INVALID), ('', {}, Status.INVALID), PASS, SUBMIT],
+        length=10,
+        solved=1.0,
+        effort=-0.5,
+      ),
+      attempt([READ], ending=Ending.NO_CALL, solved=0.0, effort=-0.25),
+    ]
+    self.assertEqual(
+      behaviour.summary(episodes, ['read_file', 'run_tests']),
+      {
+        'solve_rate': 0.5,
+        'reward': 0.125,
+        'reward_std': 0.375,
+        'tests_before_submit': 0.5,
+        'tries_per_episode': 1.5,
+        'repeated_edits': 0.5,
+        'invalid_calls': 1.0,
+        'failed_calls': 1.0,
+        'turns': 2.5,
+        'tokens_per_episode': 7.0,
+        'submitted': 0.5,
+        'calls_read_file': 1.0,
+        'calls_run_tests': 1.5,
+        'reward_solved': 0.5,
+        'reward_effort': -0.375,
+      },
+    )
+
+  def test_nothing_has_no_means(self):
+    self.assertEmpty(behaviour.summary([], ['read_file']))
+
+
+if __name__ == '__main__':
+  absltest.main()
