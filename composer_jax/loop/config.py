@@ -27,9 +27,13 @@ class WarmStartConfig:
   """Supervised training on scripted demonstrations."""
 
   demonstrations: int = 2000  # Episodes recorded, training problems only.
-  steps: int = 400  # Optimizer steps, one micro-batch each.
+  exercises: int = 4000  # Functions shown with the edits that apply to them.
+  exercise_share: float = 0.5  # Of the sequences trained on.
+  steps: int = 500  # Optimizer steps, one micro-batch each.
   script: scripted.DemonstrationConfig = scripted.DemonstrationConfig()
-  optimizer: optimizer.OptimizerConfig = optimizer.OptimizerConfig()
+  optimizer: optimizer.OptimizerConfig = optimizer.OptimizerConfig(
+    muon_rate=0.05, adam_rate=0.02, decay_steps=500
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

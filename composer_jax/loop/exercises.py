@@ -7,6 +7,8 @@ none of them run. It teaches what a demonstration shows only once or twice, that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+import dataclasses
 import random
 
 import numpy as np
@@ -21,19 +23,31 @@ from composer_jax.tools import files
 _FEWEST_EDITS = 4
 
 
-def sources(tasks) -> list[str]:
-  """Code to practise on: the standard library and the training problems."""
-  found = functions.functions()
-  found += [task.files[humaneval.SOLUTION_FILE] for task in tasks]
-  return [
-    text for text in found if len(warmstart.candidates(text)) >= _FEWEST_EDITS
-  ]
-
-
 def make(
-  text: str, chat: chat_lib.Chat, rng: random.Random, *, max_tokens: int
+  tasks: Sequence[trajectory.Task],
+  chat: chat_lib.Chat,
+  *,
+  count: int,
+  max_tokens: int,
+  seed: int,
+) -> list[trajectory.Trajectory]:
+  """Exercises on the standard library and on training tasks, half and half."""
+  rng = random.Random(seed)
+  library = functions.functions()
+  problems = [task.files[humaneval.SOLUTION_FILE] for task in tasks]
+  made = []
+  while len(made) < count:
+    text = rng.choice(library if len(made) % 2 else problems)
+    if len(warmstart.candidates(text)) >= _FEWEST_EDITS:
+      exercise = _exercise(text, chat, rng, max_tokens)
+      made += [exercise] * (exercise is not None)
+  return made
+
+
+def _exercise(
+  text: str, chat: chat_lib.Chat, rng: random.Random, max_tokens: int
 ) -> trajectory.Trajectory | None:
-  """One exercise; None if the function alone is too long."""
+  """One exercise; None if there is no room for a single edit."""
   path = humaneval.SOLUTION_FILE
   read = trajectory.ToolCall(
     id='read', name='read_file', arguments={'path': path}
@@ -41,34 +55,24 @@ def make(
   shown = trajectory.ToolResult(
     call_id='read',
     status=trajectory.Status.OK,
-    text=files.fold_docstrings(text),
+    text=files.fold_docstrings(text).strip('\n'),
   )
   token_T = chat.prompt(f'Name edits that apply to {path}.')
   token_T += chat.calls([read]) + chat.results([shown])
   start = len(token_T)
   edits = list(warmstart.candidates(text))
   rng.shuffle(edits)
-  answer: list[int] = []
-  calls = []
-  for edit in edits:
-    calls.append(
-      trajectory.ToolCall(
-        id='edit',
-        name='edit_file',
-        arguments={
-          'path': path,
-          'old': edit.old,
-          'new': edit.new,
-        },
-      )
+  calls = [
+    trajectory.ToolCall(
+      id='edit', name='edit_file', arguments=dataclasses.asdict(edit)
     )
-    longer = chat.calls(calls)
-    if start + len(longer) > max_tokens:
-      break
-    answer = longer
-  if not answer:
+    for edit in edits
+  ]
+  while calls and start + len(chat.calls(calls)) > max_tokens:
+    calls.pop()
+  if not calls:
     return None
-  token_T = np.asarray(token_T + answer, np.int32)
+  token_T = np.asarray(token_T + chat.calls(calls), np.int32)
   sampled_T = np.arange(len(token_T)) >= start
   return trajectory.Trajectory(
     task_id='exercise',

@@ -22,6 +22,7 @@ from composer_jax.loop import behaviour
 from composer_jax.loop import config as config_lib
 from composer_jax.loop import environment
 from composer_jax.loop import evaluate
+from composer_jax.loop import exercises
 from composer_jax.loop import metrics
 from composer_jax.loop import policy as policy_lib
 from composer_jax.loop import supervise
@@ -36,7 +37,7 @@ from composer_jax.tools import registry
 from composer_jax.tools import sandbox
 
 # What a seed is spent on; each part draws from its own stream.
-_INIT, _DEMONSTRATE, _PACK, _ORDER, _ROLLOUT, _EVALUATE = range(6)
+_INIT, _DEMONSTRATE, _EXERCISE, _PACK, _ORDER, _ROLLOUT, _EVALUATE = range(7)
 
 
 @dataclasses.dataclass
@@ -131,9 +132,14 @@ def _warm_start(run: Run):
     state = restored.tree
   if int(state.step) >= config.steps:
     return state.params
-  _record_demonstrations(run)
+  _record(run.paths.demonstrations, lambda: _demonstrations(run))
+  _record(run.paths.exercises, lambda: _exercises(run))
   batches = warmstart.batches(
-    record.TrajectorySource(run.paths.demonstrations),
+    [
+      record.TrajectorySource(run.paths.demonstrations),
+      record.TrajectorySource(run.paths.exercises),
+    ],
+    [1 - config.exercise_share, config.exercise_share],
     rows=run.config.learner.micro_rows,
     length=run.config.learner.row_tokens,
     seed=evaluate.seed_of(run.seed, _PACK),
@@ -180,12 +186,26 @@ def _supervised_steps(run, state, batches, learner):
   return state
 
 
-def _record_demonstrations(run: Run) -> None:
+def _record(directory: str, make) -> None:
+  """Writes what `make` returns, unless a whole record is there."""
   try:
-    record.TrajectorySource(run.paths.demonstrations)
-    return
-  except ValueError:
-    pass  # Not recorded yet.
+    record.TrajectorySource(directory)
+  except ValueError:  # Not recorded yet.
+    record.write_step(directory, 0, make())
+
+
+def _exercises(run: Run) -> list[trajectory.Trajectory]:
+  return exercises.make(
+    run.split('train'),
+    run.chat,
+    count=run.config.warm.exercises,
+    max_tokens=256,
+    seed=evaluate.seed_of(run.seed, _EXERCISE),
+  )
+
+
+def _demonstrations(run: Run) -> list[trajectory.Trajectory]:
+  """Recorded episodes of the demonstrator; those that end in a submission."""
   tasks = run.split('train')
   order = source.order(tasks, evaluate.seed_of(run.seed, _DEMONSTRATE))
   chosen = [order[i] for i in range(run.config.warm.demonstrations)]
@@ -206,13 +226,12 @@ def _record_demonstrations(run: Run) -> None:
     label='demonstrations',
     crew=run.crew,
   )
-  finished = [e for e in episodes if e.ending is trajectory.Ending.SUBMITTED]
   run.log.write(
     'demonstrations',
     0,
     behaviour.summary(episodes, run.config.tools.allowed),
   )
-  record.write_step(run.paths.demonstrations, 0, finished)
+  return [e for e in episodes if e.ending is trajectory.Ending.SUBMITTED]
 
 
 # --- Reinforcement learning ---------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 import functools
 import random
 import threading
@@ -93,7 +93,8 @@ def scripted_player(turns, chat: chat_lib.Chat) -> environment.Player:
 
 
 def batches(
-  source: grain.sources.RandomAccessDataSource,
+  sources: Sequence[grain.sources.RandomAccessDataSource],
+  shares: Sequence[float],
   *,
   rows: int,
   length: int,
@@ -102,16 +103,22 @@ def batches(
 ) -> grain.DatasetIterator[batch_lib.Batch]:
   """An endless, resumable stream of packed micro-batches.
 
-  Order depends on the seed alone; `get_state` and `set_state` of the iterator
-  resume it. Sequences keep whole: a row holds as many as fit.
+  The sources are mixed in these shares. Order depends on the seed alone;
+  `get_state` and `set_state` of the iterator resume it. Sequences stay whole: a
+  row holds as many as fit.
   """
   packed = grain.experimental.FirstFitPackIterDataset(
-    grain.MapDataset.source(source)
-    .seed(seed)
-    .shuffle()
-    .repeat()
-    .map(_features)
-    .to_iter_dataset(),
+    grain.MapDataset.mix(
+      [
+        grain.MapDataset.source(source)
+        .seed(seed)
+        .shuffle()
+        .repeat()
+        .map(_features)
+        for source in sources
+      ],
+      shares,
+    ).to_iter_dataset(),
     length_struct={'token': length, 'sampled': length},
     num_packing_bins=rows,
   )

@@ -47,6 +47,10 @@ class Paths:
     return os.path.join(self.workdir, 'demonstrations')
 
   @property
+  def exercises(self) -> str:
+    return os.path.join(self.workdir, 'exercises')
+
+  @property
   def trajectories(self) -> str:
     return os.path.join(self.workdir, 'trajectories')
 

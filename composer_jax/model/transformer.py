@@ -53,7 +53,7 @@ def init(key: jax.Array, config) -> dict:
       'query_DHC': normal(keys[0], (d, h, c), d),
       'key_DKC': normal(keys[1], (d, k, c), d),
       'value_DKC': normal(keys[2], (d, k, c), d),
-      'query_norm_C': jnp.full(c, 2.0),
+      'query_norm_C': jnp.ones(c),
       'key_norm_C': jnp.ones(c),
       'output_HCD': normal(keys[3], (h, c, d), h * c, damp),
       'expert_norm_D': jnp.ones(d),
@@ -65,7 +65,7 @@ def init(key: jax.Array, config) -> dict:
 
   embed_key, *layer_keys = jax.random.split(key, config.layers + 1)
   return {
-    'previous_D': jnp.full(d, 0.5),
+    'previous_D': jnp.ones(d),
     'embed_VD': normal(embed_key, (config.vocab_size, d), 1, _EMBED_SCALE),
     'layers': tuple(layer(key) for key in layer_keys),
     'final_norm_D': jnp.ones(d),

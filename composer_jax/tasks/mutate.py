@@ -88,8 +88,9 @@ def mutations(text: str, path: str) -> list[Mutation]:
   """Every mutation of `text`, by place; the order is deterministic.
 
   Both directions apply: `m.edit.inverse().apply(m.edit.apply(text)) == text`,
-  and each mutant parses. `old` and `new` are as few lexical tokens as make
-  them unique in their line, the first with the space before it if it has one.
+  and each mutant parses. `old` and `new` are as few lexical tokens of one line
+  as make them unique in the file, the first with the space before it if it has
+  one. Left out are mutations of lines that have a twin, before or after.
 
   Raises:
     SyntaxError: `text` is not Python.
@@ -334,22 +335,16 @@ def _smallest_edit(
 ) -> trajectory.Edit | None:
   """Widens the site, right before left, until both directions are unique.
 
-  Never beyond the line: None if even the whole line has a twin in the file.
+  Never beyond the line: None if the whole line, before or after, has a twin in
+  the file. Both directions widen alike, so that the set stays closed.
   """
   head = source.tokens[site.first]
-  line = source.lines[head.line - 1]
-  begin = head.start - len(head.lead)
-  end = begin
-  if site.last > site.first:
-    end = source.tokens[site.last - 1].stop
-  mutated = '\n'.join(
-    [
-      *source.lines[: head.line - 1],
-      line[:begin] + site.new + line[end:],
-      *source.lines[head.line :],
-    ]
-  )
   text = '\n'.join(source.lines)
+  above = sum(len(line) + 1 for line in source.lines[: head.line - 1])
+  begin = end = above + head.start - len(head.lead)
+  if site.last > site.first:
+    end = above + source.tokens[site.last - 1].stop
+  mutated = text[:begin] + site.new + text[end:]
   low = bisect.bisect_left(source.places, (head.line, 0))
   high = bisect.bisect_left(source.places, (head.line + 1, 0))
   # An insertion and its inverse widen alike: to the right at least.
@@ -359,12 +354,18 @@ def _smallest_edit(
       first, last = site.first - (size - right), site.last + right
       if first < low or last > high:
         continue
-      start = source.tokens[first].start - len(source.tokens[first].lead)
-      stop = source.tokens[last - 1].stop
-      old, new = line[start:stop], line[start:begin] + site.new + line[end:stop]
-      if text.count(old) == 1 and mutated.count(new) == 1:
+      start = above + source.tokens[first].start
+      start -= len(source.tokens[first].lead)
+      stop = above + source.tokens[last - 1].stop
+      old, new = text[start:stop], text[start:begin] + site.new + text[end:stop]
+      if _only_at(text, old, start) and _only_at(mutated, new, start):
         return trajectory.Edit(path, old, new)
   return None
+
+
+def _only_at(text: str, part: str, start: int) -> bool:
+  """Unlike `text.count(part) == 1`, sees occurrences that overlap."""
+  return text.find(part) == start and text.rfind(part) == start
 
 
 def _parses(text: str) -> bool:

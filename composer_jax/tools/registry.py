@@ -122,7 +122,7 @@ def bind(spec: ToolSpec, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     if name not in arguments and parameter.default is None:
       raise ValueError(f'no argument {name!r}; expected {_usage(spec)}')
     value = arguments.get(name, parameter.default)
-    if type(value) is not parameter.type:  # A bool is an int, yet no line.
+    if type(value) is not parameter.type:  # A bool is an int, yet no number.
       raise ValueError(
         f'{name!r} is no {_JSON_TYPES[parameter.type]}; expected {_usage(spec)}'
       )
@@ -240,7 +240,7 @@ def cap(text: str, limit: int) -> tuple[str, int]:
 
 
 def _usage(spec: ToolSpec) -> str:
-  """`edit_file(path: string, line: integer, ...)`."""
+  """`edit_file(path: string, old: string, new: string)`."""
   parts = (
     f'{name}: {_JSON_TYPES[parameter.type]}'
     + ('' if parameter.default is None else '?')

@@ -26,17 +26,17 @@ class MutateTest(parameterized.TestCase):
       ('return a not in b', [(' not in', ' in')]),
       ('return a is b', [(' is', ' is not')]),
       ('return a - b', [(' -', ' +')]),
-      ('return a and b', [(' and', ' or'), (' b', ' not b')]),
+      ('return a and b', [(' and', ' or'), (' and b', ' and not b')]),
       ('return 5 if a else b', [(' 5', ' 4'), (' 5', ' 6'), (' a', ' not a')]),
-      ('return a if not b else a', [(' not b', ' b')]),
+      ('return a if not b else a', [(' not b else', ' b else')]),
       ('return a if (b == a) else b', [(' ==', ' !=')]),
       ('return True', [(' True', ' False')]),
-      ('return g(a, b)', [('a, b', 'b, a')]),
+      ('return g(a, b)', [(' g(a, b', ' g(b, a')]),
       ('return max(a, b)', [(' max', ' min')]),
       ('return a.append(b)', [('append', 'extend')]),
       ('return a[b:]', [('b:', ':b')]),
       ('return a[-1]', [('1', '2')]),
-      ('return range(a)', [(')', ' + 1)'), (')', ' - 1)')]),
+      ('return range(a)', [('a)', 'a + 1)'), ('a)', 'a - 1)')]),
       ('a -= b', [(' -=', ' +=')]),
       ('return 40 + a', [(' +', ' *'), (' +', ' -')]),
       ('return [1, 2, 3]', []),
@@ -98,11 +98,47 @@ class MutateTest(parameterized.TestCase):
         [m.edit for m in mutate.mutations(mutant, PATH)],
       )
 
-  def test_names_line_and_kind(self):
+  def test_names_path_and_kind(self):
     self.assertEqual(
       mutate.mutations(function('c = a', 'return c or b'), PATH)[0],
-      mutate.Mutation('boolean', trajectory.Edit(PATH, 3, ' or', ' and')),
+      mutate.Mutation('boolean', trajectory.Edit(PATH, ' or', ' and')),
     )
+
+  @parameterized.parameters(
+    # Found below, and in the line of another mutation.
+    (('c = a - b', 'return c - b'), [
+      (' a -', ' a +'), (' c -', ' c +'),
+    ]),
+    # Found in the docstring.
+    (('"More if a < b."', 'return a < b + b'), [
+      (' < b +', ' <= b +'), (' < b +', ' > b +'),
+      (' +', ' *'), (' +', ' -'),
+    ]),
+    # What is new is there already, above.
+    (('c = a + b', 'return a - b'), [
+      (' +', ' *'), (' = a +', ' = a -'), ('return a -', 'return a +'),
+    ]),
+  )  # fmt: skip
+  def test_widens_until_unique_in_the_file(self, lines, expected):
+    self.assertEqual(edits(function(*lines)), expected)
+
+  @parameterized.parameters(
+    # Alike before the mutation, alike after it, and free of twins.
+    (('a -= b', 'a -= b'), []),
+    (('a -= b', 'a += b'), [(' +=', ' *=')]),
+    (('a -= b', 'b += a'), [
+      (' -= b', ' += b'), (' +=', ' *='), (' += a', ' -= a'),
+    ]),
+    (('while a is b:', '  return True', 'return False'), [
+      (' is', ' is not'),
+    ]),
+  )  # fmt: skip
+  def test_leaves_out_lines_that_have_a_twin(self, lines, expected):
+    self.assertEqual(edits(function(*lines)), expected)
+
+  def test_text_that_overlaps_itself_is_not_unique(self):
+    # With ' 1 - 2' its inverse would find ' 1 - 1' too early in ' 1 - 1 - 1'.
+    self.assertIn((' - 1 - 2', ' - 1 - 1'), edits(function('return 1 - 1 - 2')))
 
   def test_refuses_what_is_not_python(self):
     with self.assertRaises(SyntaxError):

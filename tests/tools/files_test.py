@@ -8,22 +8,28 @@ from composer_jax.tools import files
 
 class FoldDocstringsTest(parameterized.TestCase):
   @parameterized.parameters(
-    (['"""one"""', 'x'], [0, 1]),
-    (['"""two', 'lines"""', 'x'], [0, 2]),
-    (["  r'''a", '  """', "  '''", '  x'], [0, 3]),
-    (['def f(:', '  """a', '  b"""', '  return ('], [0, 1, 3]),
-    (['"""never ends', 'x'], [0, 1]),
-    (['"""a', 'b""".strip()', 'x'], [0, 1, 2]),
-    (['x = """a', 'b"""'], [0, 1]),
-    (['"""a', 'b"""', '"""c', 'd"""'], [0, 2]),
+    (['"""two', 'lines"""', 'x'], ['"""..."""', 'x']),
+    (["  r'''a", '  """', "  '''", '  x'], ["  r'''...'''", '  x']),
+    (
+      ['def f(:', '  """a', '  b"""', '  return ('],
+      ['def f(:', '  """..."""', '  return ('],
+    ),
+    (['"""a', 'b"""', '', '"""c', 'd"""'], ['"""..."""', '', '"""..."""']),
   )
-  def test_shown_lines_keep_their_numbers(self, lines, shown):
-    folded = files.fold_docstrings(list(enumerate(lines)))
-    self.assertEqual([number for number, _ in folded], shown)
+  def test_string_of_several_lines_becomes_one(self, lines, shown):
+    folded = files.fold_docstrings('\n'.join(lines))
+    self.assertEqual(folded.split('\n'), shown)
 
-  def test_folded_string_keeps_its_indent_and_quotes(self):
-    folded = files.fold_docstrings([(1, "  '''a"), (2, "  '''")])
-    self.assertEqual(folded, [(1, "  '''...'''")])
+  @parameterized.parameters(
+    '"""one"""\nx\n',
+    '"""never ends\nx',
+    '"""a\nb""".strip()\nx',
+    'x = """a\nb"""',
+    '\n\nx = 1  # """\n\n',
+    '',
+  )
+  def test_everything_else_is_shown_as_it_is(self, text):
+    self.assertEqual(files.fold_docstrings(text), text)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,1 @@
+"""Side-by-side measurements: one command each, ratios within one run."""

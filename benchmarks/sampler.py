@@ -1,0 +1,64 @@
+"""Batched decoding beside the same model run one sequence at a time.
+
+python -m benchmarks.sampler
+"""
+
+from collections.abc import Sequence
+import statistics
+import time
+
+from absl import app
+import jax
+import numpy as np
+
+from composer_jax import trajectory
+from composer_jax.model import config as model_config
+from composer_jax.model import transformer
+from composer_jax.sampler import engine as engine_lib
+
+_SLOTS = 32
+_PROMPT, _NEW = 64, 64
+_REPEATS = 3
+
+
+def tokens_per_second(slots: int, sequences: int) -> list[float]:
+  """Tokens sampled per second, prompts included in the time."""
+  model = model_config.ModelConfig()
+  weights = trajectory.Weights(
+    version=0, params=transformer.init(jax.random.key(0), model), digest=''
+  )
+  engine = engine_lib.Engine(
+    engine_lib.SamplerConfig(slots=slots), model, weights, stop_id=-1
+  )
+  rates = []
+  for repeat in range(_REPEATS + 1):  # The first one compiles.
+    started = time.perf_counter()
+    futures = [
+      engine.submit(
+        engine_lib.Request(
+          session=repeat * sequences + index,
+          history_T=np.arange(_PROMPT, dtype=np.int32) + index,
+          max_new=_NEW,
+          seed=index,
+        )
+      )
+      for index in range(sequences)
+    ]
+    for index, future in enumerate(futures):
+      while not future.done():
+        engine.step()
+      engine.release(repeat * sequences + index)
+    rates.append(sequences * _NEW / (time.perf_counter() - started))
+  return rates[1:]
+
+
+def main(argv: Sequence[str]) -> None:
+  del argv
+  batched = statistics.median(tokens_per_second(_SLOTS, 2 * _SLOTS))
+  single = statistics.median(tokens_per_second(1, 4))
+  print(f'{_SLOTS} slots: {batched:.0f} tokens/s; one: {single:.0f} tokens/s')
+  print(f'ratio {batched / single:.1f}')
+
+
+if __name__ == '__main__':
+  app.run(main)
