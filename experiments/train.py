@@ -10,6 +10,7 @@ import sys
 
 from absl import app
 from absl import flags
+from absl import logging
 import jax
 import numpy as np
 
@@ -30,7 +31,9 @@ _EXPERIMENT = flags.DEFINE_string(
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Directory of the run; resumes what it holds.'
 )
-_SEED = flags.DEFINE_integer('seed', 0, 'Seed of everything random.')
+_SEED = flags.DEFINE_integer(
+  'seed', 0, 'Seed of everything random.', lower_bound=0
+)
 _SET = flags.DEFINE_multi_string(
   'set', [], 'A change to the config, as room.field=value. Repeatable.'
 )
@@ -104,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
     result = train.train(config, workdir, _SEED.value)
   except supervise.Stopped:
     print(f'Stopped; the same command resumes from {workdir}')
-    return 130
+    return supervise.ASKED_EXIT_CODE
   except (ValueError, trajectory.InfrastructureError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
@@ -124,4 +127,6 @@ def use_compilation_cache() -> None:
 
 if __name__ == '__main__':
   flags.mark_flags_as_required(['experiment', 'workdir'])
+  # Orbax would tell of every save in twenty lines; --verbosity=0 lets it.
+  logging.set_verbosity(logging.WARNING)
   app.run(main)

@@ -28,7 +28,7 @@ class ActorConfig:
   """Limits of an episode."""
 
   max_turns: int = 12
-  max_tokens: int = 512  # Whole episode, prompt and tool output included.
+  max_tokens: int = 384  # Whole episode, prompt and tool output included.
   max_turn_tokens: int = 64
   final_tool: str = 'submit'
 

@@ -23,8 +23,8 @@ class LearnerConfig:
   """The objective and the shape of a micro-batch."""
 
   optimizer: optimizer_lib.OptimizerConfig = optimizer_lib.OptimizerConfig()
-  micro_rows: int = 8  # B of a micro-batch
-  row_tokens: int = 512  # T of a micro-batch
+  micro_rows: int = 10  # B of a micro-batch
+  row_tokens: int = 384  # T of a micro-batch
   clip_low: float = 0.2
   clip_high: float = 0.28
   balance_weight: float = 0.01

@@ -27,13 +27,25 @@ class WarmStartConfig:
   """Supervised training on scripted demonstrations."""
 
   demonstrations: int = 2000  # Episodes recorded, training problems only.
-  exercises: int = 4000  # Functions shown with the edits that apply to them.
+  exercises: int = 4000  # Lines of code with the edits that apply to them.
   exercise_share: float = 0.5  # Of the sequences trained on.
   steps: int = 500  # Optimizer steps, one micro-batch each.
   script: scripted.DemonstrationConfig = scripted.DemonstrationConfig()
   optimizer: optimizer.OptimizerConfig = optimizer.OptimizerConfig(
     muon_rate=0.05, adam_rate=0.02, decay_steps=500
   )
+
+  def __post_init__(self):
+    if min(self.demonstrations, self.exercises) < 1 or self.steps < 0:
+      raise ValueError(
+        'a warm start needs demonstrations and exercises, got'
+        f' demonstrations={self.demonstrations} exercises={self.exercises}'
+        f' steps={self.steps}'
+      )
+    if not 0 < self.exercise_share < 1:
+      raise ValueError(
+        f'exercise_share={self.exercise_share} must lie between 0 and 1'
+      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +54,10 @@ class EvaluateConfig:
 
   tasks: int = 240  # Held-out tasks, spread over the held-out problems.
   greedy: bool = True  # Also at temperature 0.
+
+  def __post_init__(self):
+    if self.tasks < 1:
+      raise ValueError(f'nothing to evaluate on: tasks={self.tasks}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +68,17 @@ class RunConfig:
   temperature: float = 1.0  # Of the behaviour policy.
   save_every: int = 20  # Learner steps between two checkpoints.
   patience_s: float = 300.0  # Without any progress for so long, the run fails.
+
+  def __post_init__(self):
+    if min(self.steps, self.save_every) < 1:
+      raise ValueError(
+        f'steps={self.steps} and save_every={self.save_every} must be >= 1'
+      )
+    if min(self.temperature, self.patience_s) <= 0:
+      raise ValueError(
+        f'temperature={self.temperature} and patience_s={self.patience_s}'
+        ' must be > 0'
+      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +100,10 @@ class Config:
   run: RunConfig = RunConfig()
 
   def __post_init__(self):
+    for name in self.tools.allowed:
+      if name not in registry.TOOLS:
+        known = ', '.join(registry.TOOLS)
+        raise ValueError(f'tools.allowed: no tool {name!r}; there are {known}')
     longest = self.actor.max_tokens
     for name, room in (
       ('sampler.max_tokens', self.sampler.max_tokens),
@@ -105,43 +136,53 @@ def differences(ours: Mapping, theirs: Mapping, prefix: str = '') -> list[str]:
 def override(config: Any, settings: Sequence[str]) -> Any:
   """Applies 'room.field=value' settings, each checked against its type.
 
+  They take effect together, so their order does not matter.
+
   Raises:
     ValueError: an unknown name (the nearest ones are named), a value of the
       wrong type, or one that the config itself refuses.
   """
+  changes = {}
   for setting in settings:
     name, equals, value = setting.partition('=')
     if not equals:
       raise ValueError(f'--set {setting}: expected room.field=value')
-    config = _replaced(config, name.strip().split('.'), value.strip(), setting)
-  return config
+    *rooms, field = name.strip().split('.')
+    kind, group = type(config), changes
+    for room in rooms:
+      kind, group = _kind(kind, room, setting), group.setdefault(room, {})
+      if not dataclasses.is_dataclass(kind):
+        raise ValueError(f'--set {setting}: {room!r} is a value, not a group')
+    kind = _kind(kind, field, setting)
+    if dataclasses.is_dataclass(kind):
+      fields = ', '.join(typing.get_type_hints(kind))
+      raise ValueError(f'--set {setting}: {field!r} is a group of {fields}')
+    group[field] = _parse(value.strip(), kind, setting)
+  return _replaced(config, changes)
 
 
-def _replaced(config, path: Sequence[str], value: str, setting: str):
-  types = typing.get_type_hints(type(config))
-  name, *rest = path
-  if name not in types:
-    near = difflib.get_close_matches(name, types, n=3, cutoff=0.4)
-    raise ValueError(
-      f'--set {setting}: there is no {name!r} here; '
-      + ('did you mean ' if near else 'there are ')
-      + ', '.join(near or sorted(types))
-      + '?' * bool(near)
-    )
-  is_group = dataclasses.is_dataclass(types[name])
-  if rest and not is_group:
-    raise ValueError(f'--set {setting}: {name!r} is a value, not a group')
-  if is_group and not rest:
-    fields = ', '.join(typing.get_type_hints(types[name]))
-    raise ValueError(f'--set {setting}: {name!r} is a group of {fields}')
-  if rest:
-    new = _replaced(getattr(config, name), rest, value, setting)
-  else:
-    new = _parse(value, types[name], setting)
-  try:
-    return dataclasses.replace(config, **{name: new})
-  except ValueError as error:
-    raise ValueError(f'--set {setting}: {error}') from error
+def _kind(owner: type, name: str, setting: str) -> Any:
+  """The type of the field `name`."""
+  types = typing.get_type_hints(owner)
+  if name in types:
+    return types[name]
+  near = difflib.get_close_matches(name, types, n=3, cutoff=0.4)
+  raise ValueError(
+    f'--set {setting}: there is no {name!r} here; '
+    + ('did you mean ' if near else 'there are ')
+    + ', '.join(near or sorted(types))
+    + '?' * bool(near)
+  )
+
+
+def _replaced(config: Any, changes: Mapping[str, Any]) -> Any:
+  new = {
+    name: _replaced(getattr(config, name), value)
+    if isinstance(value, Mapping)
+    else value
+    for name, value in changes.items()
+  }
+  return dataclasses.replace(config, **new)
 
 
 def _parse(text: str, kind: Any, setting: str):

@@ -34,7 +34,7 @@ def choose(
 
 
 def seed_of(*parts: int) -> int:
-  """A 32-bit seed that depends on every part."""
+  """A 32-bit seed that depends on every part; zeros at the end do not count."""
   return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
@@ -50,27 +50,22 @@ def run(
   done, failed = [], 0
   with futures.ThreadPoolExecutor(threads) as executor:
     waiting = [executor.submit(attempt, t, i) for i, t in enumerate(tasks)]
-    with tqdm.tqdm(total=len(tasks), desc=label, mininterval=0.5) as bar:
-      for future in waiting:
+    try:
+      for future in tqdm.tqdm(waiting, desc=label, mininterval=0.5):
         try:
           done.append(_result(future, crew))
         except trajectory.InfrastructureError as error:
           failed += 1
           logging.warning('%s: attempt lost: %s', label, error)
-        except supervise.Stopped:
-          executor.shutdown(cancel_futures=True)
-          raise
-        bar.update()
+    finally:  # After an error, none of the rest is begun.
+      executor.shutdown(cancel_futures=True)
   if failed:
     logging.warning('%s: %d of %d attempts lost', label, failed, len(tasks))
   return done
 
 
 def _result(future: futures.Future, crew: supervise.Crew):
-  while True:
+  while not future.done():
     crew.check()
-    try:
-      return future.result(timeout=1.0)
-    except futures.TimeoutError:
-      if future.done():
-        raise
+    futures.wait([future], timeout=1.0)
+  return future.result()

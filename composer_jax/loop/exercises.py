@@ -1,13 +1,14 @@
 """Drill for the hand before the head: naming edits that fit the code.
 
-An exercise shows a function and answers with many edits that would apply to it,
-none of them run. It teaches what a demonstration shows only once or twice, that
-`old` is copied from the file, on far more code than there are problems.
+An exercise shows lines of real code, drawn from many functions, and answers
+with edits that would apply to them; none is run. No two are alike, so nothing
+can be learned by heart: what is left to learn is to copy `old` from what is
+shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import dataclasses
 import random
 
@@ -20,7 +21,18 @@ from composer_jax.tasks import humaneval
 from composer_jax.text import chat as chat_lib
 from composer_jax.tools import files
 
-_FEWEST_EDITS = 4
+_LINES = (3, 9)  # Of an exercise, at least and at most.
+_EDITABLE = 0.7  # Chance that a line is drawn from those with edits.
+_LONGEST_LINE = 70  # Characters.
+_MOST_MISSES = 1000  # In a row.
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+  """A line of code, and the edits that apply to it where it stands."""
+
+  text: str
+  edits: tuple[trajectory.Edit, ...]
 
 
 def make(
@@ -30,24 +42,60 @@ def make(
   count: int,
   max_tokens: int,
   seed: int,
-) -> list[trajectory.Trajectory]:
-  """Exercises on the standard library and on training tasks, half and half."""
+) -> Iterator[trajectory.Trajectory]:
+  """Exercises on lines of the standard library and of training tasks.
+
+  Raises:
+    ValueError: hardly any fit into `max_tokens`.
+  """
   rng = random.Random(seed)
-  library = functions.functions()
-  problems = [task.files[humaneval.SOLUTION_FILE] for task in tasks]
-  made = []
-  while len(made) < count:
-    text = rng.choice(library if len(made) % 2 else problems)
-    if len(warmstart.candidates(text)) >= _FEWEST_EDITS:
-      exercise = _exercise(text, chat, rng, max_tokens)
-      made += [exercise] * (exercise is not None)
-  return made
+  originals = dict.fromkeys(
+    task.provenance.bug.inverse().apply(task.files[humaneval.SOLUTION_FILE])
+    for task in tasks
+  )
+  # The problems, being fewer, weigh as much as the library.
+  texts = [*originals] * 3 + functions.functions()
+  lines = [line for text in texts for line in _lines(text)]
+  editable = [line for line in lines if line.edits]
+  made = misses = 0
+  while made < count:
+    drawn = [
+      rng.choice(editable if rng.random() < _EDITABLE else lines)
+      for _ in range(rng.randint(*_LINES))
+    ]
+    exercise = _exercise(drawn, chat, rng, max_tokens)
+    if exercise is not None:
+      yield exercise
+      made, misses = made + 1, 0
+      continue
+    misses += 1
+    if misses > _MOST_MISSES:
+      raise ValueError(
+        f'{misses} exercises in a row had no edit that fits in {max_tokens}'
+        ' tokens; raise model.vocab_size'
+      )
+
+
+def _lines(text: str) -> list[_Line]:
+  edits = warmstart.candidates(text)
+  return [
+    _Line(line, tuple(edit for edit in edits if edit.old in line))
+    for line in files.fold_docstrings(text).strip('\n').split('\n')
+    if len(line) <= _LONGEST_LINE
+  ]
 
 
 def _exercise(
-  text: str, chat: chat_lib.Chat, rng: random.Random, max_tokens: int
+  lines: Sequence[_Line],
+  chat: chat_lib.Chat,
+  rng: random.Random,
+  max_tokens: int,
 ) -> trajectory.Trajectory | None:
-  """One exercise; None if there is no room for a single edit."""
+  """One exercise; None if no edit is unique or has room."""
+  text = '\n'.join(line.text for line in lines)
+  edits = [
+    edit for line in lines for edit in line.edits if text.count(edit.old) == 1
+  ]
   path = humaneval.SOLUTION_FILE
   read = trajectory.ToolCall(
     id='read', name='read_file', arguments={'path': path}
@@ -55,12 +103,11 @@ def _exercise(
   shown = trajectory.ToolResult(
     call_id='read',
     status=trajectory.Status.OK,
-    text=files.fold_docstrings(text).strip('\n'),
+    text=text,
   )
   token_T = chat.prompt(f'Name edits that apply to {path}.')
   token_T += chat.calls([read]) + chat.results([shown])
   start = len(token_T)
-  edits = list(warmstart.candidates(text))
   rng.shuffle(edits)
   calls = [
     trajectory.ToolCall(

@@ -95,10 +95,12 @@ class Policy:
         self._engine.wait(0.05)
 
   def _subscribe(self) -> None:
+    seen = self._engine.version  # The newest looked at; it may be damaged.
     while not self._crew.stop.wait(_POLL_S):
       newest = weights_lib.latest(self._directory)
-      if newest is None or newest <= self._engine.version:
+      if newest is None or newest <= seen:
         continue
+      seen = newest
       loaded = weights_lib.load_latest(self._directory, self._like)
       for reason in loaded.refused:
         logging.warning('Weights refused: %s', reason)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import contextlib
+import os
 import signal
 import threading
 import time
 
 from absl import logging
+
+ASKED_EXIT_CODE = 130  # Of a run that a signal ended, as shells have it.
 
 
 class Stopped(Exception):
@@ -20,7 +23,6 @@ class Crew:
 
   def __init__(self):
     self.stop = threading.Event()
-    self.asked = False  # By a signal, as opposed to a failure.
     self._error: BaseException | None = None
     self._threads: list[threading.Thread] = []
     self._on_stop: list[Callable[[BaseException], None]] = []
@@ -75,20 +77,27 @@ class Crew:
 
 
 @contextlib.contextmanager
-def signals(crew: Crew) -> Iterator[None]:
-  """SIGINT and SIGTERM ask the crew to stop; a second one is not waited for."""
+def signals(crew: Crew, last_s: float = 9.0) -> Iterator[None]:
+  """SIGINT and SIGTERM ask the crew to stop; a second one is not waited for.
+
+  The main thread may hear nothing for long, in a compiler say. After `last_s`
+  seconds the process ends all the same, and the last save stands.
+  """
+  last = threading.Timer(last_s, os._exit, [ASKED_EXIT_CODE])
+  last.daemon = True
 
   def ask(number, frame):
     del frame
     if crew.stop.is_set():
       raise KeyboardInterrupt
-    crew.asked = True
     crew.stop.set()
+    last.start()
     print(f'\nStopping ({signal.Signals(number).name}), saving ...', flush=True)
 
   old = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
   try:
     yield
   finally:
+    last.cancel()
     for number, handler in old.items():
       signal.signal(number, handler)

@@ -77,7 +77,7 @@ def train(config: config_lib.Config, workdir: str, seed: int) -> dict[str, Any]:
   paths = wiring.open_workdir(workdir, config, seed)
   done = metrics.read_json(paths.result)
   if done is not None:
-    logging.info('%s is finished; nothing to do.', workdir)
+    print(f'{workdir} is finished; nothing to do.', flush=True)
     return done
   crew = supervise.Crew()
   with contextlib.ExitStack() as stack:
@@ -95,10 +95,9 @@ def _open(config, seed, paths, crew, stack) -> Run:
   boxes = stack.enter_context(
     sandbox.BoxPool(config.sampler.slots, config.sandbox, level)
   )
-  tasks = wiring.load_tasks(config, boxes)
-  crew.check()
+  tasks = wiring.load_tasks(config, boxes, crew)
   cache = registry.ResultCache()
-  chat = wiring.make_chat(config, tasks, boxes, cache, paths.workdir)
+  chat = wiring.make_chat(config, tasks, boxes, cache, paths.workdir, crew)
   kept = {'warm_start': train_state.latest(paths.checkpoints('warm')) or 0}
   kept['rl'] = train_state.latest(paths.checkpoints('rl')) or 0
   log = metrics.MetricsWriter(paths.workdir, keep=kept)
@@ -148,13 +147,11 @@ def _warm_start(run: Run):
   if restored is not None:
     batches.set_state(dict(restored.metadata['data']))
   first = int(state.step)
-  try:
-    while int(state.step) < config.steps:
-      run.crew.check()
-      state = _supervised_steps(run, state, batches, learner)
-  finally:
-    if int(state.step) > first:
-      _save(run, 'warm', state, {'data': batches.get_state()})
+  while int(state.step) < config.steps and not run.crew.stop.is_set():
+    state = _supervised_steps(run, state, batches, learner)
+  if int(state.step) > first:
+    _save(run, 'warm', state, {'data': batches.get_state()})
+  run.crew.check()
   return state.params
 
 
@@ -195,13 +192,17 @@ def _record(directory: str, make) -> None:
 
 
 def _exercises(run: Run) -> list[trajectory.Trajectory]:
-  return exercises.make(
+  made = []
+  for exercise in exercises.make(
     run.split('train'),
     run.chat,
     count=run.config.warm.exercises,
     max_tokens=256,
     seed=evaluate.seed_of(run.seed, _EXERCISE),
-  )
+  ):
+    run.crew.check()
+    made.append(exercise)
+  return made
 
 
 def _demonstrations(run: Run) -> list[trajectory.Trajectory]:
@@ -323,11 +324,14 @@ class _Loop:
   def _act(self) -> None:
     """An actor: one attempt after the other, as they are admitted."""
     run = self._run
+    end = run.config.run.steps * run.config.replay.groups_per_step
     while not self._buffer.closed:
       place = self._buffer.admit(timeout=1.0)
       if place is None:
         continue
       group, member = place
+      if group >= end:
+        return  # No step is left that would train on it.
       seed = evaluate.seed_of(run.seed, _ROLLOUT, group, member)
       try:
         with self._policy.session(

@@ -9,11 +9,10 @@ import os
 import pathlib
 import time
 
-from absl import logging
-
 from composer_jax import trajectory
 from composer_jax.loop import config as config_lib
 from composer_jax.loop import metrics
+from composer_jax.loop import supervise
 from composer_jax.loop import warmstart
 from composer_jax.tasks import humaneval
 from composer_jax.tasks import source
@@ -98,12 +97,17 @@ def cache_directory() -> pathlib.Path:
 
 
 def load_tasks(
-  config: config_lib.Config, boxes: sandbox.BoxPool
+  config: config_lib.Config, boxes: sandbox.BoxPool, crew: supervise.Crew
 ) -> tuple[trajectory.Task, ...]:
-  """The validated task set, built at first use and cached."""
+  """The validated task set, built at first use and cached.
+
+  Raises:
+    supervise.Stopped: the run is asked to stop.
+  """
   command = ('python', sandbox.ASSERT_RUNNER, humaneval.TEST_FILE)
 
   def run(files, command, stdin, seconds):
+    crew.check()
     with boxes.box() as box:
       box.reset(files)
       ended = box.run(command, seconds=seconds, stdin=stdin)
@@ -113,11 +117,11 @@ def load_tasks(
     return code, ended.output
 
   def build():
-    logging.info('Building the task set (cached afterwards) ...')
+    print('Building the task set (cached afterwards) ...', flush=True)
     # Few at once: a crowded machine makes correct code look like a hang.
     with futures.ThreadPoolExecutor(os.cpu_count()) as executor:
       report = validate.build(
-        humaneval.problems(),
+        humaneval.problems()[: config.tasks.problems or None],
         run=run,
         executor=executor,
         clock=time.monotonic,
@@ -138,6 +142,7 @@ def make_chat(
   boxes: sandbox.BoxPool,
   cache: registry.ResultCache,
   workdir: str,
+  crew: supervise.Crew,
 ) -> chat_lib.Chat:
   """The chat format over the run's own tokenizer, kept in its directory.
 
@@ -153,6 +158,7 @@ def make_chat(
   }
 
   def observe(task: trajectory.Task) -> str:
+    crew.check()
     with boxes.box() as box:
       toolbox = registry.Toolbox(task, box, config.tools, cache)
       calls = [

@@ -38,7 +38,15 @@ class Cache:
 
 
 def init(key: jax.Array, config) -> dict:
-  """Random parameters; standard deviation 1/sqrt(fan in), residuals damped."""
+  """Random parameters that copy from the start.
+
+  Standard deviation 1/sqrt(fan in), the experts' output damped. Queries and
+  keys share their draw, the keys moved aside like the token before (see
+  `_embed`), and the output undoes the values. So every head begins by looking
+  at what followed earlier occurrences of the present token and by raising its
+  logit: the induction that a small model otherwise spends most of its training
+  to find (mimetic initialisation, Trockman & Kolter 2023, arXiv 2305.09828).
+  """
   d, f, c = config.width, config.expert_width, config.head_width
   h, k, e = config.query_heads, config.kv_heads, config.experts
   damp = (2 * config.layers) ** -0.5
@@ -47,20 +55,23 @@ def init(key: jax.Array, config) -> dict:
     return jax.random.normal(key, shape, jnp.float32) * scale * fan_in**-0.5
 
   def layer(key):
-    keys = jax.random.split(key, 8)
+    keys = jax.random.split(key, 7)
+    shared_DKC = normal(keys[0], (d, k, c), d)
+    value_DKC = normal(keys[2], (d, k, c), d)
     return {
       'attention_norm_D': jnp.ones(d),
-      'query_DHC': normal(keys[0], (d, h, c), d),
-      'key_DKC': normal(keys[1], (d, k, c), d),
-      'value_DKC': normal(keys[2], (d, k, c), d),
+      'query_DHC': _per_query_head(shared_DKC, h)
+      + normal(keys[1], (d, h, c), d, 0.3),
+      'key_DKC': jnp.roll(shared_DKC, _shift(d), axis=0),
+      'value_DKC': value_DKC,
       'query_norm_C': jnp.ones(c),
       'key_norm_C': jnp.ones(c),
-      'output_HCD': normal(keys[3], (h, c, d), h * c, damp),
+      'output_HCD': _per_query_head(value_DKC, h).transpose(1, 2, 0),
       'expert_norm_D': jnp.ones(d),
-      'router_DE': normal(keys[4], (d, e), d),
-      'gate_EDF': normal(keys[5], (e, d, f), d),
-      'up_EDF': normal(keys[6], (e, d, f), d),
-      'down_EFD': normal(keys[7], (e, f, d), f, damp),
+      'router_DE': normal(keys[3], (d, e), d),
+      'gate_EDF': normal(keys[4], (e, d, f), d),
+      'up_EDF': normal(keys[5], (e, d, f), d),
+      'down_EFD': normal(keys[6], (e, f, d), f, damp),
     }
 
   embed_key, *layer_keys = jax.random.split(key, config.layers + 1)
@@ -70,6 +81,15 @@ def init(key: jax.Array, config) -> dict:
     'layers': tuple(layer(key) for key in layer_keys),
     'final_norm_D': jnp.ones(d),
   }
+
+
+def _shift(width: int) -> int:
+  """By how many channels the token before is moved aside."""
+  return width // 4
+
+
+def _per_query_head(x_DKC, heads: int):
+  return jnp.repeat(x_DKC, heads // x_DKC.shape[1], axis=1)
 
 
 def forward(
@@ -215,14 +235,15 @@ def _decoder(
 
 
 def _embed(params, token_BT, before_BT):
-  """Each token beside a share of the one before it.
+  """Each token, and the one before it moved aside by some channels.
 
-  Bigrams are what a first layer spends its heads on; with them at hand, two
-  layers find "what follows the like of this" (token shift of Peng et al. 2023,
+  Bigrams are what a first layer spends its heads on; with them at hand, one
+  layer finds "what follows the like of this" (token shift of Peng et al. 2023,
   arXiv 2305.13048, on the embedding alone).
   """
   exists_BT1 = (before_BT != NO_TOKEN)[:, :, None]
   before_BTD = jnp.where(exists_BT1, params['embed_VD'][before_BT], 0)
+  before_BTD = jnp.roll(before_BTD, _shift(before_BTD.shape[-1]), axis=-1)
   scale_D = params['previous_D'][None, None]
   return (params['embed_VD'][token_BT] + scale_D * before_BTD) / _EMBED_SCALE
 

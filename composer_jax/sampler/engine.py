@@ -32,7 +32,7 @@ class SamplerConfig:
   """Shapes of the engine."""
 
   slots: int = 64  # Sequences decoded in one batch.
-  max_tokens: int = 512  # Longest sequence, prompt included.
+  max_tokens: int = 384  # Longest sequence, prompt included.
   decode_steps: int = 4  # Tokens between two looks at the queue.
   prefill_rows: int = 8  # Sequences fed in one prefill.
   prefill_chunks: tuple[int, ...] = (32, 128)  # Tokens fed at once, ascending.

@@ -31,6 +31,7 @@ Run = Callable[
 class Config:
   """How hard to look."""
 
+  problems: int = 0  # Used, from the first on; 0 = all.
   runs: int = 3  # Verdicts that must agree.
   per_problem: int = 12  # Tasks kept of one problem at most.
   tried_per_problem: int = 24  # Mutants tried of one problem at most.

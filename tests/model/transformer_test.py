@@ -41,6 +41,28 @@ def packed():
   return forward(fakes.params(), TOKEN_BT, SEGMENT_BT, POSITION_BT)
 
 
+class InitTest(absltest.TestCase):
+  def test_fresh_parameters_already_copy_what_followed(self):
+    config = model_config.ModelConfig(vocab_size=128)
+    params = transformer.init(jax.random.key(0), config)
+    # 32 different tokens, then the first 16 again: each has a known successor.
+    rng = np.random.default_rng(0)
+    token_BT = np.stack([rng.permutation(128)[:32] for _ in range(16)])
+    token_BT = np.concatenate([token_BT, token_BT[:, :16]], axis=1)
+    shape = token_BT.shape
+    position_BT = np.broadcast_to(np.arange(shape[1]), shape)
+    output = transformer.forward(
+      params, token_BT, np.ones(shape, int), position_BT, config=config
+    )
+    logits_BTV = np.asarray(output.logits_BTV)[:, 32:-1]
+    successor_BT1 = token_BT[:, 33:, None]
+    rank_BT = (
+      logits_BTV > np.take_along_axis(logits_BTV, successor_BT1, -1)
+    ).sum(-1)
+    # By chance half of the other 127 tokens would be ahead of it.
+    self.assertLess(np.mean(rank_BT), 52)  # Chance: 63.5 +- 2.4.
+
+
 class CausalityTest(parameterized.TestCase):
   @parameterized.parameters('dense', 'blocks')
   def test_logits_depend_on_the_past_of_their_own_segment_only(self, dispatch):

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 import pathlib
-import resource
 import subprocess
 import sys
 import tempfile
 
-BYTES = 1 << 30
+_LIMIT = ('sh', '-c', 'ulimit -v 1048576; exec "$@"', 'sh')  # 1 GiB.
 
 
 def run(
@@ -25,19 +24,14 @@ def run(
       pathlib.Path(folder, name).write_text(text, encoding='utf-8')
     try:
       done = subprocess.run(
-        argv,
+        [*_LIMIT, *argv],
         input=stdin.encode(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=folder,
         timeout=seconds,
         check=False,
-        preexec_fn=_limit_memory,
       )
     except subprocess.TimeoutExpired:
       return None, ''
   return done.returncode, done.stdout.decode(errors='replace')
-
-
-def _limit_memory() -> None:
-  resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
