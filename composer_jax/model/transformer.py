@@ -6,7 +6,6 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from composer_jax import trajectory
 from composer_jax.model import attention
 from composer_jax.model import moe
 
@@ -251,8 +250,3 @@ def _embed(params, token_BT, before_BT):
 def head(params, hidden):
   """Logits [..., V] of hidden states [..., D]."""
   return jnp.einsum('...D,VD->...V', hidden, params['embed_VD'])
-
-
-def no_route(shape: tuple[int, ...]):
-  """A route array that replays nothing."""
-  return jnp.full(shape, trajectory.UNKNOWN_ROUTE, jnp.int8)

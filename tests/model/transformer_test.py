@@ -166,9 +166,6 @@ class RouteTest(absltest.TestCase):
     self.assertGreater(change_TV[0].max(), 1e-4)
     np.testing.assert_allclose(change_TV[5:9], 0, atol=1e-6)
 
-  def test_no_route_replays_nothing(self):
-    self.assertTrue((transformer.no_route((2, 3)) == -1).all())
-
 
 class ConfigTest(parameterized.TestCase):
   @parameterized.parameters(
