@@ -72,10 +72,10 @@ def params(seed=0, model=MODEL):
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf):
-    if leaf.ndim == 1:
+    if leaf.ndim == 1 and path[-1].key != 'gate_D':
       return np.full(leaf.shape, _SCALE.get(path[-1].key, 1.0), np.float32)
     scale = _SCALE.get(path[-1].key, 0.4)
-    return rng.normal(scale=scale, size=leaf.shape).astype(np.float32)
+    return np.float32(rng.normal(scale=scale, size=leaf.shape))
 
   shapes = jax.eval_shape(
     functools.partial(transformer.init, config=model), jax.random.key(0)

@@ -109,10 +109,13 @@ def token_logprobs(
   shape = batch.token_BT.shape
   size = capacity or batch.token_BT.size
   (flat_N,) = jnp.nonzero(wanted_BT.reshape(-1), size=size, fill_value=0)
-  hidden_ND = output.hidden_BTD.reshape(-1, model.width)[flat_N - 1]
-  logprob_NV = jax.nn.log_softmax(
-    transformer.head(params, hidden_ND) / temperature
+  logits_NV = transformer.head(
+    params,
+    output.hidden_BTD.reshape(-1, model.width)[flat_N - 1],
+    output.copy_BTS.reshape(-1, shape[1])[flat_N - 1],
+    batch.token_BT[(flat_N - 1) // shape[1]],
   )
+  logprob_NV = jax.nn.log_softmax(logits_NV / temperature)
   token_N1 = batch.token_BT.reshape(-1)[flat_N][:, None]
   logprob_N = jnp.take_along_axis(logprob_NV, token_N1, axis=-1)[:, 0]
   entropy_N = -(jnp.exp(logprob_NV) * logprob_NV).sum(-1)

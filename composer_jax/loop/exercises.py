@@ -1,16 +1,19 @@
 """Drill for the hand before the head: naming edits that fit the code.
 
-An exercise shows lines of real code, drawn from many functions, and answers
-with edits that would apply to them; none is run. No two are alike, so nothing
-can be learned by heart: what is left to learn is to copy `old` from what is
-shown.
+An exercise shows lines of real code, drawn from many functions and with some
+names exchanged, and answers with edits that would apply to them; none is run.
+No two are alike, so nothing can be learned by heart: what is left to learn is
+to copy `old` from what is shown.
 """
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator, Sequence
 import dataclasses
+import keyword
 import random
+import re
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from composer_jax import trajectory
 from composer_jax.loop import warmstart
 from composer_jax.tasks import functions
 from composer_jax.tasks import humaneval
+from composer_jax.tasks import mutate
 from composer_jax.text import chat as chat_lib
 from composer_jax.tools import files
 
@@ -25,6 +29,10 @@ _LINES = (3, 9)  # Of an exercise, at least and at most.
 _EDITABLE = 0.7  # Chance that a line is drawn from those with edits.
 _LONGEST_LINE = 70  # Characters.
 _MOST_MISSES = 1000  # In a row.
+_RENAMED = 0.25  # Chance that a name is exchanged.
+_LONGEST_NAME = 14  # Characters, of those put in.
+_NAME = re.compile(r'[A-Za-z_]\w*')
+_KEPT = {*keyword.kwlist, *dir(builtins), 'self', *mutate.CALLED}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,15 +62,23 @@ def make(
     for task in tasks
   )
   # The problems, being fewer, weigh as much as the library.
-  texts = [*originals] * 3 + functions.functions()
+  library = functions.functions()
+  texts = [*originals] * 3 + library
   lines = [line for text in texts for line in _lines(text)]
   editable = [line for line in lines if line.edits]
+  names = sorted({
+    name
+    for text in library
+    for name in _NAME.findall(text)
+    if name not in _KEPT and len(name) <= _LONGEST_NAME
+  })
   made = misses = 0
   while made < count:
     drawn = [
       rng.choice(editable if rng.random() < _EDITABLE else lines)
       for _ in range(rng.randint(*_LINES))
     ]
+    drawn = _rename(drawn, names, rng)
     exercise = _exercise(drawn, chat, rng, max_tokens)
     if exercise is not None:
       yield exercise
@@ -82,6 +98,42 @@ def _lines(text: str) -> list[_Line]:
     _Line(line, tuple(edit for edit in edits if edit.old in line))
     for line in files.fold_docstrings(text).strip('\n').split('\n')
     if len(line) <= _LONGEST_LINE
+  ]
+
+
+def _rename(
+  lines: Sequence[_Line], names: Sequence[str], rng: random.Random
+) -> list[_Line]:
+  """The lines, each name in them kept or exchanged everywhere.
+
+  Else what is seldom in the training tasks would be left to be copied for the
+  first time on a task that was held out.
+  """
+  renamed: dict[str, str] = {}
+
+  def exchange(match: re.Match[str]) -> str:
+    name = match[0]
+    if name not in renamed:
+      renamed[name] = name
+      new = rng.choice(names)
+      if name not in _KEPT and rng.random() < _RENAMED:
+        if new not in renamed.values():
+          renamed[name] = new
+    return renamed[name]
+
+  def rename(text: str) -> str:
+    return _NAME.sub(exchange, text)
+
+  return [
+    _Line(
+      rename(line.text),
+      tuple(
+        dataclasses.replace(edit, old=rename(edit.old), new=rename(edit.new))
+        for edit in line.edits
+        if rename(edit.old) != rename(edit.new)
+      ),
+    )
+    for line in lines
   ]
 
 
@@ -105,7 +157,7 @@ def _exercise(
     status=trajectory.Status.OK,
     text=text,
   )
-  token_T = chat.prompt(f'Name edits that apply to {path}.')
+  token_T = chat.prompt(f'{path}: name edits that apply.')
   token_T += chat.calls([read]) + chat.results([shown])
   start = len(token_T)
   rng.shuffle(edits)

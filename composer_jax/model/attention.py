@@ -53,6 +53,13 @@ def attend(query_BTHC, key_BKSC, value_BKSC, allowed_BTS):
   return mixed.reshape(batch, time, heads, channels)
 
 
+def weights(query_BTC, key_BSC, allowed_BTS):
+  """The softmax weights of one head, without positions."""
+  score_BTS = jnp.einsum('BTC,BSC->BTS', query_BTC, key_BSC)
+  score_BTS *= query_BTC.shape[-1] ** -0.5
+  return jax.nn.softmax(jnp.where(allowed_BTS, score_BTS, _MASKED), axis=-1)
+
+
 def attend_causal(query_BTHC, key_BKTC, value_BKTC, allowed_BTS):
   """`attend` where no query looks ahead: keys past its chunk are skipped."""
   time = query_BTHC.shape[1]

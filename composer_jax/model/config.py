@@ -15,6 +15,7 @@ class ModelConfig:
   query_heads: int = 4  # H
   kv_heads: int = 2  # K
   head_width: int = 32  # C
+  copy_width: int = 64  # Of the head that finds what to copy.
   experts: int = 8  # E
   experts_per_token: int = 2  # X
   expert_width: int = 128  # F

@@ -13,24 +13,35 @@ from composer_jax.model import moe
 # small there, so that no token starts out predicting itself; undone on input.
 _EMBED_SCALE = 0.02
 NO_TOKEN = -1  # Nothing stands before a sequence.
+_COPY_SHARPNESS = 2.0  # At the start; learned per channel.
+_COPY_FLOOR = 1e-20  # Keeps the logarithm of what cannot be copied finite.
+CONTEXT = 3  # N: tokens before each one that its embedding shows.
 
 
 class Output(NamedTuple):
-  """What a forward pass returns."""
+  """What a forward pass returns.
 
-  logits_BTV: jax.Array
-  hidden_BTD: jax.Array  # what `head` turns into the logits
+  `head` turns the hidden states, the copy weights and the tokens that these
+  weigh into the logits.
+  """
+
+  logits_BTV: jax.Array  # normalised: log-probabilities at temperature 1
+  hidden_BTD: jax.Array
+  copy_BTS: jax.Array  # sums to one over the tokens seen
   route_BTLX: jax.Array  # int8, experts chosen
   balance: jax.Array  # mean over layers of the router's balance term
 
 
 @flax.struct.dataclass
 class Cache:
-  """Keys and values of every layer, one array per layer.
+  """Keys and values of every layer, one array per layer; what can be copied.
 
   Slots beyond a row's length hold leftovers; they are never attended to before
   they are overwritten.
   """
+
+  token_BS: jax.Array
+  copy_key_BSC: jax.Array
 
   key_LBKSC: tuple[jax.Array, ...]
   value_LBKSC: tuple[jax.Array, ...]
@@ -73,18 +84,31 @@ def init(key: jax.Array, config) -> dict:
       'down_EFD': normal(keys[6], (e, f, d), f, damp),
     }
 
-  embed_key, *layer_keys = jax.random.split(key, config.layers + 1)
+  embed_key, copy_key, *layer_keys = jax.random.split(key, config.layers + 2)
   return {
-    'previous_D': jnp.ones(d),
+    'context_ND': jnp.ones((CONTEXT, d)) * jnp.array([[1.0], [0.7], [0.5]]),
     'embed_VD': normal(embed_key, (config.vocab_size, d), 1, _EMBED_SCALE),
     'layers': tuple(layer(key) for key in layer_keys),
     'final_norm_D': jnp.ones(d),
+    'copy': _init_copy(copy_key, config),
+  }
+
+
+def _init_copy(key, config) -> dict:
+  query_DC = jax.random.normal(key, (config.width, config.copy_width))
+  query_DC *= config.width**-0.5
+  return {
+    'query_DC': query_DC,
+    'key_DC': jnp.roll(query_DC, _shift(config.width), axis=0),
+    'norm_C': jnp.full(config.copy_width, _COPY_SHARPNESS),
+    'gate_D': jnp.zeros(config.width),
+    'bias': jnp.zeros(()),
   }
 
 
 def _shift(width: int) -> int:
   """By how many channels the token before is moved aside."""
-  return width // 4
+  return width // 8
 
 
 def _per_query_head(x_DKC, heads: int):
@@ -117,8 +141,10 @@ def forward(
   allowed_BTS = same_BTS & (segment_BT > 0)[:, :, None]
   allowed_BTS &= jnp.tri(time, dtype=bool)[None]
 
-  before_BT = jnp.pad(token_BT, ((0, 0), (1, 0)))[:, :-1]
-  before_BT = jnp.where(position_BT > 0, before_BT, NO_TOKEN)
+  before_BN = jnp.full((len(token_BT), CONTEXT), NO_TOKEN, jnp.int32)
+  context_NBT = _context(before_BN, token_BT)
+  inside_NBT = position_BT[None] > jnp.arange(CONTEXT)[:, None, None]
+  context_NBT = jnp.where(inside_NBT, context_NBT, NO_TOKEN)
 
   def attend(_, query_BTHC, key_BTKC, value_BTKC):
     key_BKTC, value_BKTC = (
@@ -128,12 +154,16 @@ def forward(
       query_BTHC, key_BKTC, value_BKTC, allowed_BTS
     )
 
+  def copy(query_BTC, key_BTC):
+    return attention.weights(query_BTC, key_BTC, allowed_BTS), token_BT
+
   return _decoder(
     params,
     token_BT,
-    before_BT,
+    context_NBT,
     position_BT,
     attend,
+    copy,
     config=config,
     dispatch=dispatch,
     mask_BT=segment_BT > 0,
@@ -144,64 +174,88 @@ def forward(
 def init_cache(batch: int, length: int, config) -> Cache:
   shape = (batch, config.kv_heads, length, config.head_width)
   arrays = lambda: tuple(jnp.zeros(shape) for _ in range(config.layers))
-  return Cache(key_LBKSC=arrays(), value_LBKSC=arrays())
+  return Cache(
+    token_BS=jnp.zeros((batch, length), jnp.int32),
+    copy_key_BSC=jnp.zeros((batch, length, config.copy_width)),
+    key_LBKSC=arrays(),
+    value_LBKSC=arrays(),
+  )
 
 
 def forward_cached(
-  params, token_BT, before_B, start_B, cache: Cache, *, config, dispatch: str
+  params, token_BT, before_BN, start_B, cache: Cache, *, config, dispatch: str
 ) -> tuple[Output, Cache]:
   """Appends T tokens to each row at its own position `start_B`.
 
-  `before_B` is the token at start - 1 of each row, NO_TOKEN at the beginning.
+  `before_BN` are the tokens that precede start in each row, the nearest last,
+  NO_TOKEN before the beginning.
 
   The cache must have room for start + T slots in every row, padding included:
   a row with fewer than T real tokens leaves leftovers behind them.
   """
   time = token_BT.shape[1]
-  before_BT = jnp.concatenate([before_B[:, None], token_BT[:, :-1]], axis=1)
+  context_NBT = _context(before_BN, token_BT)
   position_BT = start_B[:, None] + jnp.arange(time)[None]
   slots = cache.key_LBKSC[0].shape[2]
   allowed_BTS = jnp.arange(slots)[None, None] <= position_BT[:, :, None]
   keys, values = list(cache.key_LBKSC), list(cache.value_LBKSC)
 
   def attend(index, query_BTHC, key_BTKC, value_BTKC):
-    keys[index] = _write(keys[index], key_BTKC, start_B)
-    values[index] = _write(values[index], value_BTKC, start_B)
+    keys[index] = _write(keys[index], key_BTKC.swapaxes(1, 2), start_B)
+    values[index] = _write(values[index], value_BTKC.swapaxes(1, 2), start_B)
     return attention.attend(query_BTHC, keys[index], values[index], allowed_BTS)
+
+  token_BS = _write(cache.token_BS, token_BT, start_B)
+  copy_key_BSC = cache.copy_key_BSC
+
+  def copy(query_BTC, key_BTC):
+    nonlocal copy_key_BSC
+    copy_key_BSC = _write(copy_key_BSC, key_BTC, start_B)
+    return attention.weights(query_BTC, copy_key_BSC, allowed_BTS), token_BS
 
   output = _decoder(
     params,
     token_BT,
-    before_BT,
+    context_NBT,
     position_BT,
     attend,
+    copy,
     config=config,
     dispatch=dispatch,
     mask_BT=jnp.ones_like(token_BT, bool),
   )
-  return output, Cache(key_LBKSC=tuple(keys), value_LBKSC=tuple(values))
+  return output, Cache(
+    token_BS=token_BS,
+    copy_key_BSC=copy_key_BSC,
+    key_LBKSC=tuple(keys),
+    value_LBKSC=tuple(values),
+  )
 
 
-def _write(cache_BKSC, new_BTKC, start_B):
-  def row(cache_KSC, new_KTC, start):
-    return jax.lax.dynamic_update_slice(cache_KSC, new_KTC, (0, start, 0))
+def _write(cache, new, start_B):
+  """Puts `new` at each row's start; S is the last axis or the one before C."""
+  axis = max(0, cache.ndim - 3)  # Without B.
 
-  return jax.vmap(row)(cache_BKSC, new_BTKC.transpose(0, 2, 1, 3), start_B)
+  def row(cache, new, start):
+    return jax.lax.dynamic_update_slice_in_dim(cache, new, start, axis)
+
+  return jax.vmap(row)(cache, new, start_B)
 
 
 def _decoder(
   params,
   token_BT,
-  before_BT,
+  context_NBT,
   position_BT,
   attend,
+  copy,
   *,
   config,
   dispatch,
   mask_BT,
   route_BTLX=None,
 ) -> Output:
-  x_BTD = _embed(params, token_BT, before_BT)
+  x_BTD = _embed(params, token_BT, context_NBT)
   routes, balances = [], []
   for index, layer in enumerate(params['layers']):
     normed_BTD = attention.rms_norm(x_BTD, layer['attention_norm_D'])
@@ -225,28 +279,73 @@ def _decoder(
     routes.append(routing.expert_NX.reshape(*token_BT.shape, -1))
     balances.append(routing.balance)
   x_BTD = attention.rms_norm(x_BTD, params['final_norm_D'])
+  copy_BTS, token_BS = copy(*_copy_project(x_BTD, params['copy']))
   return Output(
-    logits_BTV=head(params, x_BTD),
+    logits_BTV=head(params, x_BTD, copy_BTS, token_BS[:, None]),
     hidden_BTD=x_BTD,
+    copy_BTS=copy_BTS,
     route_BTLX=jnp.stack(routes, axis=2).astype(jnp.int8),
     balance=jnp.stack(balances).mean(),
   )
 
 
-def _embed(params, token_BT, before_BT):
-  """Each token, and the one before it moved aside by some channels.
+def _context(before_BN, token_BT):
+  """The N tokens before each one, the nearest first."""
+  time = token_BT.shape[1]
+  all_BT = jnp.concatenate([before_BN, token_BT], axis=1)
+  starts = range(CONTEXT - 1, -1, -1)
+  return jnp.stack([all_BT[:, start : start + time] for start in starts])
 
-  Bigrams are what a first layer spends its heads on; with them at hand, one
-  layer finds "what follows the like of this" (token shift of Peng et al. 2023,
-  arXiv 2305.13048, on the embedding alone).
+
+def _embed(params, token_BT, context_NBT):
+  """Each token, and those before it moved aside by some channels each.
+
+  N-grams are what a first layer spends its heads on; with them at hand, one
+  layer finds "what follows the like of this phrase" (token shift of Peng et al.
+  2023, arXiv 2305.13048, on the embedding alone).
   """
-  exists_BT1 = (before_BT != NO_TOKEN)[:, :, None]
-  before_BTD = jnp.where(exists_BT1, params['embed_VD'][before_BT], 0)
-  before_BTD = jnp.roll(before_BTD, _shift(before_BTD.shape[-1]), axis=-1)
-  scale_D = params['previous_D'][None, None]
-  return (params['embed_VD'][token_BT] + scale_D * before_BTD) / _EMBED_SCALE
+  x_BTD = params['embed_VD'][token_BT]
+  shift = _shift(x_BTD.shape[-1])
+  for n in range(CONTEXT):
+    exists_BT1 = (context_NBT[n] != NO_TOKEN)[:, :, None]
+    before_BTD = jnp.where(exists_BT1, params['embed_VD'][context_NBT[n]], 0)
+    before_BTD = jnp.roll(before_BTD, (n + 1) * shift, axis=-1)
+    x_BTD += params['context_ND'][n][None, None] * before_BTD
+  return x_BTD / _EMBED_SCALE
 
 
-def head(params, hidden):
-  """Logits [..., V] of hidden states [..., D]."""
-  return jnp.einsum('...D,VD->...V', hidden, params['embed_VD'])
+def _copy_project(x_BTD, layer):
+  """Queries and keys of the copy head."""
+  query_BTC = jnp.einsum('BTD,DC->BTC', x_BTD, layer['query_DC'])
+  key_BTC = jnp.einsum('BTD,DC->BTC', x_BTD, layer['key_DC'])
+  return (
+    attention.rms_norm(query_BTC, layer['norm_C']),
+    attention.rms_norm(key_BTC, jnp.ones_like(layer['norm_C'])),
+  )
+
+
+def head(params, hidden, copy, token):
+  """Log-probabilities [..., V] of the next token.
+
+  A gated mixture of a softmax over the vocabulary and of the tokens seen, each
+  as likely as the copy head weighs its place: the policy quotes code that it
+  was never trained on (pointer-generator, See et al. 2017, arXiv 1704.04368).
+
+  Args:
+    params: the parameters.
+    hidden: [..., D].
+    copy: [..., S] weights, from `Output.copy_BTS`.
+    token: [..., S] the tokens they weigh, or a shape that broadcasts to it.
+  """
+  written = jax.nn.log_softmax(
+    jnp.einsum('...D,VD->...V', hidden, params['embed_VD'])
+  )
+  token = jnp.broadcast_to(token, copy.shape)
+  index = jnp.indices(copy.shape, jnp.int32, sparse=True)[:-1]
+  quoted = jnp.zeros_like(written).at[*index, token].add(copy)
+  gate = jnp.einsum('...D,D->...', hidden, params['copy']['gate_D'])
+  gate = (gate + params['copy']['bias'])[..., None]
+  return jnp.logaddexp(
+    jax.nn.log_sigmoid(-gate) + written,
+    jax.nn.log_sigmoid(gate) + jnp.log(quoted + _COPY_FLOOR),
+  )

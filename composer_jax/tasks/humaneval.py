@@ -141,7 +141,7 @@ def task(
   edit = mutation.edit
   return trajectory.Task(
     id=f'{problem.id}/{_scatter(problem, mutation)[:8]}',
-    prompt=f'`{problem.name}` in {SOLUTION_FILE} has a bug. Repair it.',
+    prompt=f'{SOLUTION_FILE}: `{problem.name}` has a bug. Repair it.',
     files={SOLUTION_FILE: edit.apply(problem.solution), TEST_FILE: tests},
     test_command=tuple(test_command),
     hidden_files={GRADE_FILE: problem.grader},

@@ -333,11 +333,10 @@ _FINDERS = {
 def _smallest_edit(
   source: syntax.Source, site: _Site, path: str
 ) -> trajectory.Edit | None:
-  """The line from its first token to the site, or on until it is unique.
+  """Widens the site, right before left, until both directions are unique.
 
-  So an edit begins where a reader's eye does. None if the whole line, before or
-  after, has a twin in the file. Both directions widen alike, so that the set
-  stays closed.
+  Never beyond the line: None if the whole line, before or after, has a twin in
+  the file. Both directions widen alike, so that the set stays closed.
   """
   head = source.tokens[site.first]
   text = '\n'.join(source.lines)
@@ -348,14 +347,19 @@ def _smallest_edit(
   mutated = text[:begin] + site.new + text[end:]
   low = bisect.bisect_left(source.places, (head.line, 0))
   high = bisect.bisect_left(source.places, (head.line + 1, 0))
-  start = above + source.tokens[low].start
   # An insertion and its inverse widen alike: to the right at least.
   least = int(site.first == site.last or not site.new)
-  for last in range(site.last + least, high + 1):
-    stop = above + source.tokens[last - 1].stop
-    old, new = text[start:stop], text[start:begin] + site.new + text[end:stop]
-    if _only_at(text, old, start) and _only_at(mutated, new, start):
-      return trajectory.Edit(path, old, new)
+  for size in range(least, high - low + 1):
+    for right in range(size, least - 1, -1):
+      first, last = site.first - (size - right), site.last + right
+      if first < low or last > high:
+        continue
+      start = above + source.tokens[first].start
+      start -= len(source.tokens[first].lead)
+      stop = above + source.tokens[last - 1].stop
+      old, new = text[start:stop], text[start:begin] + site.new + text[end:stop]
+      if _only_at(text, old, start) and _only_at(mutated, new, start):
+        return trajectory.Edit(path, old, new)
   return None
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from unittest import mock
 
 from absl.testing import absltest
@@ -42,6 +43,10 @@ def shown_and_calls(exercise):
   return shown, fakes.chat().parse(exercise.token_T[start:], 0)
 
 
+def without_names(line):
+  return re.sub(r'\b(?!def|return|and)\w*[a-z]\w*', 'name', line)
+
+
 class MakeTest(absltest.TestCase):
   def test_every_edit_applies_to_what_is_shown(self):
     for exercise in make():
@@ -54,12 +59,19 @@ class MakeTest(absltest.TestCase):
         )
 
   def test_shows_nothing_but_the_library_and_the_repaired_tasks(self):
-    lines = {line for text in LIBRARY for line in text.split('\n')}
-    lines |= {'def both(p, q):', '  return p and q'}
+    texts = [*LIBRARY, 'def both(p, q):\n  return p and q']
+    known = {without_names(line) for t in texts for line in t.split('\n')}
+    shown = [shown_and_calls(exercise)[0] for exercise in make()]
+    found = {without_names(line) for t in shown for line in t.split('\n')}
+    self.assertEqual(found, known)
+
+  def test_exchanges_names_for_others_of_the_library_everywhere(self):
     found = set()
-    for exercise in make():
-      found |= set(shown_and_calls(exercise)[0].split('\n'))
-    self.assertEqual(found, lines)
+    for exercise in make(count=200):
+      text = shown_and_calls(exercise)[0]
+      self.assertNotRegex(text, r'(\w+), \1\b')  # Two stay two.
+      found |= set(text.split('\n'))
+    self.assertContainsSubset({'  return a < b', '  return c < b'}, found)
 
   def test_only_the_answer_is_learned_and_it_fits(self):
     for exercise in make(max_tokens=300):

@@ -3,6 +3,7 @@ from absl.testing import parameterized
 import jax
 import numpy as np
 
+from composer_jax.model import transformer
 from composer_jax.sampler import decode
 
 SIZE = 4000
@@ -16,7 +17,7 @@ def rows(seed_B, start_B=7, temperature_B=1.0):
   size = len(seed_B)
   return decode.Rows(
     token_B=np.zeros(size, np.int32),
-    before_B=np.zeros(size, np.int32),
+    before_BN=np.zeros((size, transformer.CONTEXT), np.int32),
     start_B=np.broadcast_to(np.int32(start_B), size),
     remaining_B=np.ones(size, np.int32),
     seed_B=np.asarray(seed_B, np.uint32),

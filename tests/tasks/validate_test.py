@@ -122,9 +122,9 @@ class BuildTest(absltest.TestCase):
       (t.provenance.bug.old, t.provenance.bug.new): t.provenance.visible_fails
       for t in report.tasks
     }
-    self.assertFalse(bugs['while n > 8', 'while n > 9'])
-    self.assertTrue(bugs['return n //', 'return n %'])
-    self.assertNotIn(('n -=', 'n +='), bugs)
+    self.assertFalse(bugs[' 8', ' 9'])
+    self.assertTrue(bugs[' //', ' %'])
+    self.assertNotIn((' -=', ' +='), bugs)
     self.assertGreaterEqual(report.mutants['hangs'], 1)
     self.assertEqual(report.problems, {})
     self.assertIn(
