@@ -70,6 +70,8 @@ class Edit:
   def apply(self, text: str) -> str:
     """The edited text; ValueError unless `old` occurs once."""
     found = text.count(self.old)
+    if found == 1 and text.find(self.old) != text.rfind(self.old):
+      found = 2  # The one overlaps the other.
     if found != 1:
       raise ValueError(f'{self.old!r} occurs {found} times, not once')
     return text.replace(self.old, self.new)

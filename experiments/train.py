@@ -11,7 +11,6 @@ import sys
 from absl import app
 from absl import flags
 from absl import logging
-import jax
 import numpy as np
 
 from composer_jax import trajectory
@@ -25,16 +24,16 @@ from composer_jax.text import tokenizer as tokenizer_lib
 from composer_jax.viewer import report
 import experiments
 
-_EXPERIMENT = flags.DEFINE_string(
+EXPERIMENT = flags.DEFINE_string(
   'experiment', None, 'Name of a file in experiments/ that has a config().'
 )
-_WORKDIR = flags.DEFINE_string(
+WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Directory of the run; resumes what it holds.'
 )
-_SEED = flags.DEFINE_integer(
+SEED = flags.DEFINE_integer(
   'seed', 0, 'Seed of everything random.', lower_bound=0
 )
-_SET = flags.DEFINE_multi_string(
+SET = flags.DEFINE_multi_string(
   'set', [], 'A change to the config, as room.field=value. Repeatable.'
 )
 
@@ -100,11 +99,11 @@ def _segments(episode, tokenizer) -> list[report.Segment]:
 def main(argv: Sequence[str]) -> int:
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {argv[1:]}')
-  workdir = _WORKDIR.value
+  workdir = WORKDIR.value
   try:
-    config = load(_EXPERIMENT.value, _SET.value)
-    use_compilation_cache()
-    result = train.train(config, workdir, _SEED.value)
+    config = load(EXPERIMENT.value, SET.value)
+    wiring.use_compilation_cache()
+    result = train.train(config, workdir, SEED.value)
   except supervise.Stopped:
     print(f'Stopped; the same command resumes from {workdir}')
     return supervise.ASKED_EXIT_CODE
@@ -115,14 +114,6 @@ def main(argv: Sequence[str]) -> int:
   print(report.summary_table(result))
   print(f'Report: {page}')
   return 0
-
-
-def use_compilation_cache() -> None:
-  """Compiled programs are kept between runs."""
-  jax.config.update(
-    'jax_compilation_cache_dir', str(wiring.cache_directory() / 'jax')
-  )
-  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
 
 
 if __name__ == '__main__':

@@ -28,12 +28,19 @@ class Batch:
 
 
 def group_advantages(groups: Sequence[trajectory.Group]):
-  """[(trajectory, advantage)] of all present members, in order."""
+  """[(trajectory, advantage)] of all present members, in order.
+
+  Raises:
+    ValueError: a reward is not finite.
+  """
   pairs = []
   for group in groups:
     if not group.trajectories:
       continue
     rewards = [member.reward for member in group.trajectories]
+    if not np.isfinite(rewards).all():
+      named = {t.task_id: t.rewards for t in group.trajectories}
+      raise ValueError(f'a reward is not finite: {named}')
     values = advantage.group_advantage([rewards])[0]
     pairs.extend(zip(group.trajectories, values.tolist(), strict=True))
   return pairs

@@ -28,11 +28,12 @@ class WarmStartConfig:
 
   demonstrations: int = 2000  # Episodes recorded, training problems only.
   exercises: int = 4000  # Lines of code with the edits that apply to them.
+  exercise_tokens: int = 256  # Length of one at most.
   exercise_share: float = 0.5  # Of the sequences trained on.
   steps: int = 500  # Optimizer steps, one micro-batch each.
   script: scripted.DemonstrationConfig = scripted.DemonstrationConfig()
   optimizer: optimizer.OptimizerConfig = optimizer.OptimizerConfig(
-    muon_rate=0.05, adam_rate=0.02, decay_steps=500
+    muon_rate=0.05, adam_rate=0.01, decay_steps=500
   )
 
   def __post_init__(self):
@@ -64,7 +65,7 @@ class EvaluateConfig:
 class RunConfig:
   """The loop itself."""
 
-  steps: int = 100  # Learner steps of reinforcement learning.
+  steps: int = 130  # Learner steps of reinforcement learning.
   temperature: float = 1.0  # Of the behaviour policy.
   save_every: int = 20  # Learner steps between two checkpoints.
   patience_s: float = 300.0  # Without any progress for so long, the run fails.
@@ -104,15 +105,18 @@ class Config:
       if name not in registry.TOOLS:
         known = ', '.join(registry.TOOLS)
         raise ValueError(f'tools.allowed: no tool {name!r}; there are {known}')
-    longest = self.actor.max_tokens
-    for name, room in (
-      ('sampler.max_tokens', self.sampler.max_tokens),
-      ('learner.row_tokens', self.learner.row_tokens),
+    sampler = 'sampler.max_tokens', self.sampler.max_tokens
+    learner = 'learner.row_tokens', self.learner.row_tokens
+    actor = 'actor.max_tokens', self.actor.max_tokens
+    exercise = 'warm.exercise_tokens', self.warm.exercise_tokens
+    for (user, longest), (name, room) in (
+      (actor, sampler),
+      (actor, learner),
+      (exercise, learner),
     ):
       if longest > room:
         raise ValueError(
-          f'actor.max_tokens={longest} does not fit {name}={room};'
-          ' change one of the two'
+          f'{user}={longest} does not fit {name}={room}; change one of the two'
         )
 
 

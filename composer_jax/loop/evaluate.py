@@ -34,8 +34,9 @@ def choose(
 
 
 def seed_of(*parts: int) -> int:
-  """A 32-bit seed that depends on every part; zeros at the end do not count."""
-  return int(np.random.SeedSequence(parts).generate_state(1)[0])
+  """A 32-bit seed that depends on every part and on how many there are."""
+  # Zeros at the end would not count.
+  return int(np.random.SeedSequence((*parts, 1)).generate_state(1)[0])
 
 
 def run(

@@ -66,12 +66,14 @@ def make(
   texts = [*originals] * 3 + library
   lines = [line for text in texts for line in _lines(text)]
   editable = [line for line in lines if line.edits]
-  names = sorted({
-    name
-    for text in library
-    for name in _NAME.findall(text)
-    if name not in _KEPT and len(name) <= _LONGEST_NAME
-  })
+  names = sorted(
+    {
+      name
+      for text in library
+      for name in _NAME.findall(text)
+      if name not in _KEPT and len(name) <= _LONGEST_NAME
+    }
+  )
   made = misses = 0
   while made < count:
     drawn = [

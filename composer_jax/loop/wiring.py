@@ -9,6 +9,8 @@ import os
 import pathlib
 import time
 
+import jax
+
 from composer_jax import trajectory
 from composer_jax.loop import config as config_lib
 from composer_jax.loop import metrics
@@ -94,6 +96,12 @@ def cache_directory() -> pathlib.Path:
   default = pathlib.Path.home() / '.cache'
   root = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or default)
   return root / 'composer_jax'
+
+
+def use_compilation_cache() -> None:
+  """Compiled programs are kept between runs."""
+  jax.config.update('jax_compilation_cache_dir', str(cache_directory() / 'jax'))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
 
 
 def load_tasks(

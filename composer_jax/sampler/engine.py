@@ -34,7 +34,7 @@ class SamplerConfig:
   slots: int = 64  # Sequences decoded in one batch.
   max_tokens: int = 384  # Longest sequence, prompt included.
   decode_steps: int = 4  # Tokens between two looks at the queue.
-  prefill_rows: int = 8  # Sequences fed in one prefill.
+  prefill_rows: int = 4  # Sequences fed in one prefill.
   prefill_chunks: tuple[int, ...] = (32, 128)  # Tokens fed at once, ascending.
 
   def __post_init__(self):
@@ -180,30 +180,27 @@ class Engine:
         slot.fed = 0
 
   def _admit(self) -> None:
-    with self._lock:
+    with self._lock:  # To the end: `fail` must find every request.
       released = set(self._released)
       self._released.clear()
       waiting = list(self._waiting)
       self._waiting.clear()
-    for index, slot in enumerate(self._slots):
-      if slot is not None and slot.session in released:
-        self._slots[index] = None
-    index_of = {s.session: i for i, s in enumerate(self._slots) if s}
-    free = [i for i, slot in enumerate(self._slots) if slot is None]
-    postponed = []
-    for request, future in waiting:
-      if request.session in released:
-        future.cancel()
-        continue
-      if request.session not in index_of and not free:
-        postponed.append((request, future))
-        continue
-      if request.session not in index_of:
-        index_of[request.session] = free.pop(0)
-        self._slots[index_of[request.session]] = _Slot(request.session)
-      self._start(self._slots[index_of[request.session]], request, future)
-    with self._lock:
-      self._waiting.extendleft(reversed(postponed))
+      for index, slot in enumerate(self._slots):
+        if slot is not None and slot.session in released:
+          self._slots[index] = None
+      index_of = {s.session: i for i, s in enumerate(self._slots) if s}
+      free = [i for i, slot in enumerate(self._slots) if slot is None]
+      for request, future in waiting:
+        if request.session in released:
+          future.cancel()
+          continue
+        if request.session not in index_of and not free:
+          self._waiting.append((request, future))
+          continue
+        if request.session not in index_of:
+          index_of[request.session] = free.pop(0)
+          self._slots[index_of[request.session]] = _Slot(request.session)
+        self._start(self._slots[index_of[request.session]], request, future)
 
   def _start(self, slot: _Slot, request: Request, future) -> None:
     history = request.history_T.tolist()

@@ -93,6 +93,14 @@ class GroupAdvantagesTest(absltest.TestCase):
     self.assertEqual([m for m, _ in pairs], [*whole, *rest])
     self.assertEqual([a for _, a in pairs], [0.25, -0.25, 0.0])
 
+  def test_refuses_a_reward_that_is_no_number(self):
+    broken = sequence(2, rewards={'effort': float('nan')})
+    group = trajectory.Group(
+      index=0, task_id='task', trajectories=(broken,), size=1
+    )
+    with self.assertRaisesRegex(ValueError, 'not finite'):
+      batch_lib.group_advantages([group])
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -69,6 +69,7 @@ class OverrideTest(parameterized.TestCase):
     ('evaluate.tasks=0', 'nothing to evaluate on: tasks=0'),
     ('warm.exercises=0', 'exercises=0'),
     ('warm.exercise_share=1', 'must lie between 0 and 1'),
+    ('warm.exercise_tokens=9999', 'exercise_tokens=9999 does not fit learner'),
     ('tools.allowed=read_file,sing', "no tool 'sing'"),
   )
   def test_refuses_a_value_that_cannot_work(self, setting, reason):

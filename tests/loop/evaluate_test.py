@@ -104,9 +104,10 @@ class RunTest(absltest.TestCase):
 class SeedTest(absltest.TestCase):
   def test_depends_on_every_part_and_its_place(self):
     seeds = [
-      evaluate.seed_of(*parts) for parts in ((1, 2), (2, 1), (1, 3), (1, 0))
+      evaluate.seed_of(*parts)
+      for parts in ((1, 2), (2, 1), (1, 3), (1, 0), (1,), (1, 0, 0))
     ]
-    self.assertLen(set(seeds), 4)
+    self.assertLen(set(seeds), 6)
     self.assertEqual(evaluate.seed_of(1, 2), seeds[0])
     self.assertTrue(all(0 <= seed < 2**32 for seed in seeds))
 

@@ -28,6 +28,8 @@ from composer_jax.learner import step as step_lib
 from composer_jax.loop import environment
 from composer_jax.loop import evaluate
 from composer_jax.loop import metrics
+from composer_jax.loop import reinforce
+from composer_jax.loop import run as run_lib
 from composer_jax.loop import supervise
 from composer_jax.loop import train
 from composer_jax.loop import wiring
@@ -162,9 +164,28 @@ class WholeRunTest(absltest.TestCase):
     self.assertFalse('parse_nested_parens' in text)  # Number 6.
 
   def test_a_finished_run_is_left_alone(self):
-    with mock.patch.object(train, '_open', side_effect=AssertionError):
+    with mock.patch.object(run_lib, 'open_run', side_effect=AssertionError):
       again = train.train(toy.config(), self.workdir, SEED)
     self.assertEqual(again, self.result)
+
+  def test_ablations_repeat_the_evaluation_beside_two_others(self):
+    log = pathlib.Path(self.workdir, 'metrics.jsonl').read_text()
+    values = train.ablate(toy.config(), self.workdir, SEED)
+    after = metrics.read_json(self.paths.evaluation('after'))
+    self.assertEqual(
+      values['policy'], {key: after[key] for key in values['policy']}
+    )
+    self.assertIn('solve_rate', values['blanked'])
+    self.assertGreater(values['enumerator']['tries_per_episode'], 0)
+    self.assertEqual(
+      pathlib.Path(self.workdir, 'metrics.jsonl').read_text(), log
+    )
+
+  def test_ablations_of_an_unfinished_run_are_refused(self):
+    workdir = os.path.join(self.create_tempdir().full_path, 'run')
+    with self.assertRaisesRegex(ValueError, 'no finished run'):
+      train.ablate(toy.config(), workdir, SEED)
+    self.assertFalse(os.path.exists(workdir))
 
   def test_another_run_is_refused_with_the_difference(self):
     with self.assertRaisesRegex(ValueError, r'run\.steps: 9, 5'):
@@ -179,7 +200,7 @@ class SynchronousTest(absltest.TestCase):
     config = toy.config()
     paths = wiring.Paths(workdir=_run['workdir'])
     learner, replay = config.learner, config.replay
-    key = jax.random.key(evaluate.seed_of(SEED, 0))
+    key = jax.random.key(evaluate.seed_of(SEED, run_lib.Stream.INIT))
     warm = train_state.restore(
       paths.checkpoints('warm'), step_lib.init(key, learner, config.model)
     )
@@ -192,7 +213,7 @@ class SynchronousTest(absltest.TestCase):
       env = environment.Environment(config, boxes, chat, cache)
       order = source.order(
         [task for task in tasks if task.split == 'train'],
-        evaluate.seed_of(SEED, train._ORDER),
+        evaluate.seed_of(SEED, run_lib.Stream.ORDER),
       )
       for step in range(toy.STEPS):
         engine = engine_lib.Engine(
@@ -205,7 +226,7 @@ class SynchronousTest(absltest.TestCase):
         for group in range(step * 2, step * 2 + 2):
           attempts = []
           for member in range(replay.group_size):
-            seed = evaluate.seed_of(SEED, train._ROLLOUT, group, member)
+            seed = evaluate.seed_of(SEED, run_lib.Stream.ROLLOUT, group, member)
             sample = alone(engine, session=(group, member), seed=seed)
             attempts.append(
               env.attempt(
@@ -377,7 +398,7 @@ class FailureTest(absltest.TestCase):
     self.addCleanup(self.crew.end)
     env = mock.create_autospec(environment.Environment, instance=True)
     env.attempt.side_effect = attempt
-    run = train.Run(
+    run = run_lib.Run(
       config=toy.config(*settings),
       seed=SEED,
       paths=wiring.Paths(workdir=self.create_tempdir().full_path),
@@ -393,7 +414,7 @@ class FailureTest(absltest.TestCase):
     state = step_lib.TrainState(
       step=zero, params={}, opt_state=(), skipped=zero
     )
-    return train._Loop(run, _Policy(), None, state, {})
+    return reinforce.Loop(run, _Policy(), None, state, {})
 
   def test_the_error_of_an_actor_ends_the_run(self):
     error = RuntimeError('this very error')
