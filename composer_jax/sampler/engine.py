@@ -34,7 +34,7 @@ class SamplerConfig:
   slots: int = 64  # Sequences decoded in one batch.
   max_tokens: int = 384  # Longest sequence, prompt included.
   decode_steps: int = 4  # Tokens between two looks at the queue.
-  prefill_rows: int = 4  # Sequences fed in one prefill.
+  prefill_rows: int = 8  # Sequences fed in one prefill.
   prefill_chunks: tuple[int, ...] = (32, 128)  # Tokens fed at once, ascending.
 
   def __post_init__(self):
