@@ -11,6 +11,7 @@ Dimension letters, used as suffixes of tensor names (`logits_BTV`):
   K key-value heads    C head channels        E experts
   V vocabulary         L MoE layers           G groups
   R rollouts per task  N flattened tokens     X experts chosen per token
+  P tokens that stand before one
 """
 
 from __future__ import annotations

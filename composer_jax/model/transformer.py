@@ -12,10 +12,15 @@ from composer_jax.model import moe
 # Standard deviation of the embeddings, which also serve as the output layer:
 # small there, so that no token starts out predicting itself; undone on input.
 _EMBED_SCALE = 0.02
-NO_TOKEN = -1  # Nothing stands before a sequence.
+_NEARNESS = (
+  1.0,
+  0.7,
+  0.5,
+)  # Weights of the P tokens before, the nearest first.
 _COPY_SHARPNESS = 2.0  # At the start; learned per channel.
 _COPY_FLOOR = 1e-20  # Keeps the logarithm of what cannot be copied finite.
-CONTEXT = 3  # N: tokens before each one that its embedding shows.
+CONTEXT = len(_NEARNESS)  # P: tokens before each one that its embedding shows.
+NO_TOKEN = -1  # Nothing stands before a sequence.
 
 
 class Output(NamedTuple):
@@ -42,7 +47,6 @@ class Cache:
 
   token_BS: jax.Array
   copy_key_BSC: jax.Array
-
   key_LBKSC: tuple[jax.Array, ...]
   value_LBKSC: tuple[jax.Array, ...]
 
@@ -53,9 +57,9 @@ def init(key: jax.Array, config) -> dict:
   Standard deviation 1/sqrt(fan in), the experts' output damped. Queries and
   keys share their draw, the keys moved aside like the token before (see
   `_embed`), and the output undoes the values. So every head begins by looking
-  at what followed earlier occurrences of the present token and by raising its
-  logit: the induction that a small model otherwise spends most of its training
-  to find (mimetic initialisation, Trockman & Kolter 2023, arXiv 2305.09828).
+  at what followed the like of the present token and by raising its logit: the
+  induction that a small model otherwise spends most of its training to find
+  (mimetic initialisation, Trockman & Kolter 2023, arXiv 2305.09828).
   """
   d, f, c = config.width, config.expert_width, config.head_width
   h, k, e = config.query_heads, config.kv_heads, config.experts
@@ -86,7 +90,7 @@ def init(key: jax.Array, config) -> dict:
 
   embed_key, copy_key, *layer_keys = jax.random.split(key, config.layers + 2)
   return {
-    'context_ND': jnp.ones((CONTEXT, d)) * jnp.array([[1.0], [0.7], [0.5]]),
+    'context_PD': jnp.tile(jnp.array(_NEARNESS)[:, None], (1, d)),
     'embed_VD': normal(embed_key, (config.vocab_size, d), 1, _EMBED_SCALE),
     'layers': tuple(layer(key) for key in layer_keys),
     'final_norm_D': jnp.ones(d),
@@ -141,10 +145,10 @@ def forward(
   allowed_BTS = same_BTS & (segment_BT > 0)[:, :, None]
   allowed_BTS &= jnp.tri(time, dtype=bool)[None]
 
-  before_BN = jnp.full((len(token_BT), CONTEXT), NO_TOKEN, jnp.int32)
-  context_NBT = _context(before_BN, token_BT)
-  inside_NBT = position_BT[None] > jnp.arange(CONTEXT)[:, None, None]
-  context_NBT = jnp.where(inside_NBT, context_NBT, NO_TOKEN)
+  before_BP = jnp.full((len(token_BT), CONTEXT), NO_TOKEN, jnp.int32)
+  context_PBT = _context(before_BP, token_BT)
+  inside_PBT = position_BT[None] > jnp.arange(CONTEXT)[:, None, None]
+  context_PBT = jnp.where(inside_PBT, context_PBT, NO_TOKEN)
 
   def attend(_, query_BTHC, key_BTKC, value_BTKC):
     key_BKTC, value_BKTC = (
@@ -160,7 +164,7 @@ def forward(
   return _decoder(
     params,
     token_BT,
-    context_NBT,
+    context_PBT,
     position_BT,
     attend,
     copy,
@@ -183,18 +187,18 @@ def init_cache(batch: int, length: int, config) -> Cache:
 
 
 def forward_cached(
-  params, token_BT, before_BN, start_B, cache: Cache, *, config, dispatch: str
+  params, token_BT, before_BP, start_B, cache: Cache, *, config, dispatch: str
 ) -> tuple[Output, Cache]:
   """Appends T tokens to each row at its own position `start_B`.
 
-  `before_BN` are the tokens that precede start in each row, the nearest last,
+  `before_BP` are the tokens that precede start in each row, the nearest last,
   NO_TOKEN before the beginning.
 
   The cache must have room for start + T slots in every row, padding included:
   a row with fewer than T real tokens leaves leftovers behind them.
   """
   time = token_BT.shape[1]
-  context_NBT = _context(before_BN, token_BT)
+  context_PBT = _context(before_BP, token_BT)
   position_BT = start_B[:, None] + jnp.arange(time)[None]
   slots = cache.key_LBKSC[0].shape[2]
   allowed_BTS = jnp.arange(slots)[None, None] <= position_BT[:, :, None]
@@ -216,7 +220,7 @@ def forward_cached(
   output = _decoder(
     params,
     token_BT,
-    context_NBT,
+    context_PBT,
     position_BT,
     attend,
     copy,
@@ -245,7 +249,7 @@ def _write(cache, new, start_B):
 def _decoder(
   params,
   token_BT,
-  context_NBT,
+  context_PBT,
   position_BT,
   attend,
   copy,
@@ -255,7 +259,7 @@ def _decoder(
   mask_BT,
   route_BTLX=None,
 ) -> Output:
-  x_BTD = _embed(params, token_BT, context_NBT)
+  x_BTD = _embed(params, token_BT, context_PBT)
   routes, balances = [], []
   for index, layer in enumerate(params['layers']):
     normed_BTD = attention.rms_norm(x_BTD, layer['attention_norm_D'])
@@ -289,15 +293,15 @@ def _decoder(
   )
 
 
-def _context(before_BN, token_BT):
-  """The N tokens before each one, the nearest first."""
+def _context(before_BP, token_BT):
+  """The P tokens before each one, the nearest first."""
   time = token_BT.shape[1]
-  all_BT = jnp.concatenate([before_BN, token_BT], axis=1)
+  all_BT = jnp.concatenate([before_BP, token_BT], axis=1)
   starts = range(CONTEXT - 1, -1, -1)
   return jnp.stack([all_BT[:, start : start + time] for start in starts])
 
 
-def _embed(params, token_BT, context_NBT):
+def _embed(params, token_BT, context_PBT):
   """Each token, and those before it moved aside by some channels each.
 
   N-grams are what a first layer spends its heads on; with them at hand, one
@@ -306,11 +310,11 @@ def _embed(params, token_BT, context_NBT):
   """
   x_BTD = params['embed_VD'][token_BT]
   shift = _shift(x_BTD.shape[-1])
-  for n in range(CONTEXT):
-    exists_BT1 = (context_NBT[n] != NO_TOKEN)[:, :, None]
-    before_BTD = jnp.where(exists_BT1, params['embed_VD'][context_NBT[n]], 0)
-    before_BTD = jnp.roll(before_BTD, (n + 1) * shift, axis=-1)
-    x_BTD += params['context_ND'][n][None, None] * before_BTD
+  for p in range(CONTEXT):
+    exists_BT1 = (context_PBT[p] != NO_TOKEN)[:, :, None]
+    before_BTD = jnp.where(exists_BT1, params['embed_VD'][context_PBT[p]], 0)
+    before_BTD = jnp.roll(before_BTD, (p + 1) * shift, axis=-1)
+    x_BTD += params['context_PD'][p][None, None] * before_BTD
   return x_BTD / _EMBED_SCALE
 
 

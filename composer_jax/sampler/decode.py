@@ -21,7 +21,7 @@ class Rows:
   """One decode row per slot; all arrays have the length of the batch."""
 
   token_B: jax.Array  # int32: the next token to feed
-  before_BN: jax.Array  # int32: the tokens before it, the nearest last
+  before_BP: jax.Array  # int32: the tokens before it, the nearest last
   start_B: jax.Array  # int32: its position
   remaining_B: jax.Array  # int32: tokens still to sample; 0 = idle
   seed_B: jax.Array  # uint32
@@ -80,7 +80,7 @@ def decode(params, cache, rows: Rows, *, steps: int, stop_id: int, config):
     output, cache = transformer.forward_cached(
       params,
       rows.token_B[:, None],
-      rows.before_BN,
+      rows.before_BP,
       rows.start_B,
       cache,
       config=config,
@@ -90,12 +90,12 @@ def decode(params, cache, rows: Rows, *, steps: int, stop_id: int, config):
     live_B = rows.remaining_B > 0
     count_B += live_B
     ended_B = live_B & (token_B == stop_id)
-    moved_BN = jnp.concatenate(
-      [rows.before_BN[:, 1:], rows.token_B[:, None]], axis=1
+    moved_BP = jnp.concatenate(
+      [rows.before_BP[:, 1:], rows.token_B[:, None]], axis=1
     )
     rows = rows.replace(
       token_B=jnp.where(live_B, token_B, rows.token_B),
-      before_BN=jnp.where(live_B[:, None], moved_BN, rows.before_BN),
+      before_BP=jnp.where(live_B[:, None], moved_BP, rows.before_BP),
       start_B=rows.start_B + live_B,
       remaining_B=jnp.where(ended_B, 0, rows.remaining_B - live_B),
     )
@@ -121,7 +121,7 @@ def decode(params, cache, rows: Rows, *, steps: int, stop_id: int, config):
 @functools.partial(
   jax.jit, static_argnames=('config',), donate_argnames=('cache',)
 )
-def prefill(params, cache, slot_R, token_RT, before_RN, start_R, *, config):
+def prefill(params, cache, slot_R, token_RT, before_RP, start_R, *, config):
   """Feeds T known tokens to the chosen slots; samples nothing.
 
   Rows are padded on the right; see `transformer.forward_cached` for what the
@@ -134,7 +134,7 @@ def prefill(params, cache, slot_R, token_RT, before_RN, start_R, *, config):
   output, part = transformer.forward_cached(
     params,
     token_RT,
-    before_RN,
+    before_RP,
     start_R,
     part,
     config=config,

@@ -69,7 +69,7 @@ class _Slot:
   version_T: list[int] = dataclasses.field(default_factory=list)
 
   def before(self, position: int) -> list[int]:
-    """The N tokens before `position`, the nearest last."""
+    """The P tokens before `position`, the nearest last."""
     count = transformer.CONTEXT
     known = self.token_T[max(0, position - count) : position]
     return [transformer.NO_TOKEN] * (count - len(known)) + known
@@ -254,7 +254,7 @@ class Engine:
     slot_R = np.full(rows, self._config.slots, np.int32)
     token_RT = np.zeros((rows, chunk), np.int32)
     start_R = np.zeros(rows, np.int32)
-    before_RN = np.full(
+    before_RP = np.full(
       (rows, transformer.CONTEXT), transformer.NO_TOKEN, np.int32
     )
     counts = []
@@ -262,7 +262,7 @@ class Engine:
       slot = self._slots[index]
       part = slot.token_T[slot.fed : len(slot.token_T) - 1][:chunk]
       slot_R[row], start_R[row] = index, slot.fed
-      before_RN[row] = slot.before(slot.fed)
+      before_RP[row] = slot.before(slot.fed)
       token_RT[row, : len(part)] = part
       counts.append(len(part))
     self._cache, route_RTLX = decode.prefill(
@@ -270,7 +270,7 @@ class Engine:
       self._cache,
       slot_R,
       token_RT,
-      before_RN,
+      before_RP,
       start_R,
       config=self._model,
     )
@@ -312,7 +312,7 @@ class Engine:
   def _rows(self, running) -> decode.Rows:
     size = self._config.slots + 1
     token_B, start_B, remaining_B = np.zeros((3, size), np.int32)
-    before_BN = np.full(
+    before_BP = np.full(
       (size, transformer.CONTEXT), transformer.NO_TOKEN, np.int32
     )
     seed_B = np.zeros(size, np.uint32)
@@ -322,13 +322,13 @@ class Engine:
         start_B[index] = slot.fed  # Leftovers of an idle row land here.
     for index, slot in running:
       token_B[index] = slot.token_T[-1]
-      before_BN[index] = slot.before(len(slot.token_T) - 1)
+      before_BP[index] = slot.before(len(slot.token_T) - 1)
       remaining_B[index] = slot.request.max_new - len(slot.logprob_T)
       seed_B[index] = slot.request.seed & 0xFFFFFFFF
       temperature_B[index] = slot.request.temperature
     return decode.Rows(
       token_B=jnp.asarray(token_B),
-      before_BN=jnp.asarray(before_BN),
+      before_BP=jnp.asarray(before_BP),
       start_B=jnp.asarray(start_B),
       remaining_B=jnp.asarray(remaining_B),
       seed_B=jnp.asarray(seed_B),

@@ -35,7 +35,9 @@ class BadInputTest(parameterized.TestCase):
     self.assertStartsWith(errors.getvalue(), 'error: ')
     return errors.getvalue()
 
-  @parameterized.parameters('quikstart', 'train', '../quickstart', '')
+  @parameterized.parameters(
+    'quikstart', 'train', 'ablations', '../quickstart', ''
+  )
   def test_unknown_experiment(self, name):
     said = self.refuse(experiment=name)
     self.assertIn(f'--experiment={name} is not one of', said)

@@ -1,6 +1,7 @@
 """The whole main job at toy size; one run is shared by many tests."""
 
 import contextlib
+import dataclasses
 import io
 import os
 import pathlib
@@ -32,6 +33,7 @@ from composer_jax.loop import reinforce
 from composer_jax.loop import run as run_lib
 from composer_jax.loop import supervise
 from composer_jax.loop import train
+from composer_jax.loop import warmstart
 from composer_jax.loop import wiring
 from composer_jax.replay import record
 from composer_jax.sampler import engine as engine_lib
@@ -180,6 +182,24 @@ class WholeRunTest(absltest.TestCase):
     self.assertEqual(
       pathlib.Path(self.workdir, 'metrics.jsonl').read_text(), log
     )
+
+  def test_a_blind_agent_is_shown_nothing_but_its_work_counts(self):
+    with run_lib.open_run(toy.config(), SEED, self.paths) as run:
+      task = run.split('heldout')[0]
+      turns = [
+        [('read_file', {'path': 'solution.py'})],
+        [('edit_file', dataclasses.asdict(task.provenance.bug.inverse()))],
+        [('submit', {})],
+      ]
+      play = warmstart.scripted_player(lambda _: iter(turns), run.chat)
+      blind = run.env.attempt(task, play, blank=True)
+      play = warmstart.scripted_player(lambda _: iter(turns), run.chat)
+      seeing = run.env.attempt(task, play)
+    shown = [result.text for turn in blind.turns for result in turn.results]
+    self.assertEqual(shown, [''] * 3)
+    self.assertLess(len(blind), len(seeing))
+    self.assertEqual(blind.rewards['solved'], 1.0)
+    self.assertEqual(blind.final_files, seeing.final_files)
 
   def test_ablations_of_an_unfinished_run_are_refused(self):
     workdir = os.path.join(self.create_tempdir().full_path, 'run')

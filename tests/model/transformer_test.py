@@ -156,15 +156,14 @@ class CacheTest(parameterized.TestCase):
     for first in range(-2, 11):
       start_B = np.maximum([first, first - 2], 0)
       at = (np.arange(2), start_B)
-      context = np.arange(-transformer.CONTEXT, 0)
-      place_BN = start_B[:, None] + context
-      before_BN = np.where(
-        place_BN >= 0, token_BT[at[0][:, None], place_BN], transformer.NO_TOKEN
+      place_BP = start_B[:, None] + np.arange(-transformer.CONTEXT, 0)
+      before_BP = np.where(
+        place_BP >= 0, token_BT[at[0][:, None], place_BP], transformer.NO_TOKEN
       )
       output, cache = forward_cached(
         fakes.params(),
         token_BT[at][:, None],
-        before_BN,
+        before_BP,
         start_B,
         cache,
         dispatch=dispatch,

@@ -17,7 +17,7 @@ def rows(seed_B, start_B=7, temperature_B=1.0):
   size = len(seed_B)
   return decode.Rows(
     token_B=np.zeros(size, np.int32),
-    before_BN=np.zeros((size, transformer.CONTEXT), np.int32),
+    before_BP=np.zeros((size, transformer.CONTEXT), np.int32),
     start_B=np.broadcast_to(np.int32(start_B), size),
     remaining_B=np.ones(size, np.int32),
     seed_B=np.asarray(seed_B, np.uint32),
