@@ -39,8 +39,8 @@ def group_advantages(groups: Sequence[trajectory.Group]):
       continue
     rewards = [member.reward for member in group.trajectories]
     if not np.isfinite(rewards).all():
-      named = {t.task_id: t.rewards for t in group.trajectories}
-      raise ValueError(f'a reward is not finite: {named}')
+      found = [dict(member.rewards) for member in group.trajectories]
+      raise ValueError(f'{group.task_id}: a reward is not finite: {found}')
     values = advantage.group_advantage([rewards])[0]
     pairs.extend(zip(group.trajectories, values.tolist(), strict=True))
   return pairs

@@ -77,11 +77,12 @@ class Loop:
     )
     run.crew.on_stop(lambda _: self._buffer.close())
 
-  def run(self) -> step_lib.TrainState:
+  def run(self) -> None:
+    """Trains until the last step."""
     config = self._run.config
     first = int(self.state.step)
     if first >= config.run.steps:
-      return self.state
+      return
     for index in range(config.sampler.slots):
       self._run.crew.start(f'actor {index}', self._act)
     self._run.crew.start('versions', self._follow_versions)
@@ -95,7 +96,6 @@ class Loop:
         if int(self.state.step) % config.run.save_every == 0:
           self.save()
     self._buffer.close()
-    return self.state
 
   def save(self) -> None:
     """Saves the run unless nothing has changed since the last time."""

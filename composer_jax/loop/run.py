@@ -1,4 +1,4 @@
-"""A run under way: what its phases share, and how it comes up."""
+"""How a run comes up and is saved; its phases are modules of their own."""
 
 from __future__ import annotations
 

@@ -12,11 +12,8 @@ from composer_jax.model import moe
 # Standard deviation of the embeddings, which also serve as the output layer:
 # small there, so that no token starts out predicting itself; undone on input.
 _EMBED_SCALE = 0.02
-_NEARNESS = (
-  1.0,
-  0.7,
-  0.5,
-)  # Weights of the P tokens before, the nearest first.
+# Weights of the P tokens before each one at the start, the nearest first.
+_NEARNESS = (1.0, 0.7, 0.5)
 _COPY_SHARPNESS = 2.0  # At the start; learned per channel.
 _COPY_FLOOR = 1e-20  # Keeps the logarithm of what cannot be copied finite.
 CONTEXT = len(_NEARNESS)  # P: tokens before each one that its embedding shows.

@@ -21,7 +21,7 @@ class Rows:
   """One decode row per slot; all arrays have the length of the batch."""
 
   token_B: jax.Array  # int32: the next token to feed
-  before_BP: jax.Array  # int32: the tokens before it, the nearest last
+  before_BP: jax.Array  # int32: the tokens before it, or NO_TOKEN; nearest last
   start_B: jax.Array  # int32: its position
   remaining_B: jax.Array  # int32: tokens still to sample; 0 = idle
   seed_B: jax.Array  # uint32

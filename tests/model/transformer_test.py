@@ -62,6 +62,10 @@ class InitTest(absltest.TestCase):
     ).sum(-1)
     # By chance half of the other 127 tokens would be ahead of it.
     self.assertLess(np.mean(rank_BT), 52)  # Chance: 63.5 +- 2.4.
+    # The heads of the layers do so too, without the copy head.
+    written_BTV = np.asarray(output.hidden_BTD @ params['embed_VD'].T)[:, 32:-1]
+    ahead_BTV = written_BTV > np.take_along_axis(written_BTV, successor_BT1, -1)
+    self.assertLess(np.mean(ahead_BTV.sum(-1)), 52)
 
 
 class CausalityTest(parameterized.TestCase):
