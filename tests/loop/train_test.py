@@ -172,7 +172,13 @@ class WholeRunTest(absltest.TestCase):
 
   def test_ablations_repeat_the_evaluation_beside_two_others(self):
     log = pathlib.Path(self.workdir, 'metrics.jsonl').read_text()
-    values = train.ablate(toy.config(), self.workdir, SEED)
+    attempt = environment.Environment.attempt
+    with mock.patch.object(
+      environment.Environment, 'attempt', autospec=True, side_effect=attempt
+    ) as attempts:
+      values = train.ablate(toy.config(), self.workdir, SEED)
+    blind = [c for c in attempts.call_args_list if c.kwargs.get('blank')]
+    self.assertLen(blind, 4)
     after = metrics.read_json(self.paths.evaluation('after'))
     self.assertEqual(
       values['policy'], {key: after[key] for key in values['policy']}
