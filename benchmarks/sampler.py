@@ -18,7 +18,7 @@ from composer_jax.sampler import engine as engine_lib
 
 _SLOTS = 32
 _PROMPT, _NEW = 64, 64
-_REPEATS = 3
+_REPEATS = 9
 
 
 def tokens_per_second(slots: int, sequences: int) -> list[float]:
@@ -27,9 +27,14 @@ def tokens_per_second(slots: int, sequences: int) -> list[float]:
   weights = trajectory.Weights(
     version=0, params=transformer.init(jax.random.key(0), model), digest=''
   )
-  engine = engine_lib.Engine(
-    engine_lib.SamplerConfig(slots=slots), model, weights, stop_id=-1
+  config = engine_lib.SamplerConfig(
+    slots=slots,
+    decode_rows=slots,
+    prefill_rows=slots,
+    prefill_chunks=(_PROMPT,),
+    max_tokens=_PROMPT + _NEW,
   )
+  engine = engine_lib.Engine(config, model, weights, stop_id=-1)
   rates = []
   for repeat in range(_REPEATS + 1):  # The first one compiles.
     started = time.perf_counter()

@@ -268,6 +268,9 @@ def update(
       supervised=supervised,
       capacity=_capacity(batch),
     )
+    # One at a time: XLA:CPU runs as many programs at once as there are cores,
+    # and the sampler would wait for all of these.
+    jax.block_until_ready(part)
     if total is None:
       total, grads = part
     else:

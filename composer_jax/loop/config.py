@@ -65,7 +65,7 @@ class EvaluateConfig:
 class RunConfig:
   """The loop itself."""
 
-  steps: int = 130  # Learner steps of reinforcement learning.
+  steps: int = 180  # Learner steps of reinforcement learning.
   temperature: float = 1.0  # Of the behaviour policy.
   save_every: int = 20  # Learner steps between two checkpoints.
   patience_s: float = 300.0  # Without any progress for so long, the run fails.

@@ -72,10 +72,12 @@ def experts_dense(x_ND, routing: Routing, gate_EDF, up_EDF, down_EFD):
   weight_NE = jnp.einsum(
     'NXE,NX->NE', jax.nn.one_hot(routing.expert_NX, experts), routing.gate_NX
   )
-  hidden_NEF = jax.nn.silu(jnp.einsum('ND,EDF->NEF', x_ND, gate_EDF))
-  hidden_NEF *= jnp.einsum('ND,EDF->NEF', x_ND, up_EDF)
-  hidden_NEF *= weight_NE[:, :, None]
-  return jnp.einsum('NEF,EFD->ND', hidden_NEF, down_EFD)
+  # Repeated, so that XLA:CPU does not transpose the weights at every step.
+  x_END = jnp.broadcast_to(x_ND, (experts, *x_ND.shape))
+  hidden_ENF = jax.nn.silu(jnp.einsum('END,EDF->ENF', x_END, gate_EDF))
+  hidden_ENF *= jnp.einsum('END,EDF->ENF', x_END, up_EDF)
+  hidden_ENF *= weight_NE.T[:, :, None]
+  return jnp.einsum('ENF,EFD->ND', hidden_ENF, down_EFD)
 
 
 def experts_blocks(

@@ -18,8 +18,11 @@ from composer_jax.model import transformer
 
 @flax.struct.dataclass
 class Rows:
-  """One decode row per slot; all arrays have the length of the batch."""
+  """What is decoded in one batch; the arrays have a row for each sequence."""
 
+  # int32: where in the cache a row is, unused ones at the spare last slot; or
+  # None: every slot has its row, in order.
+  slot_B: jax.Array | None
   token_B: jax.Array  # int32: the next token to feed
   before_BP: jax.Array  # int32: the tokens before it, or NO_TOKEN; nearest last
   start_B: jax.Array  # int32: its position
@@ -69,20 +72,20 @@ def sample_token(logits_BV, rows: Rows):
   donate_argnames=('cache',),
 )
 def decode(params, cache, rows: Rows, *, steps: int, stop_id: int, config):
-  """Feeds and samples up to `steps` tokens per row; idle rows stand still.
+  """Feeds and samples up to `steps` tokens per row; unused rows stand still.
 
   Returns:
     (cache, Steps). A row ends with `stop_id`, which counts and is not fed.
   """
 
   def step(carry, _):
-    cache, rows, count_B = carry
-    output, cache = transformer.forward_cached(
+    part, rows, count_B = carry
+    output, part = transformer.forward_cached(
       params,
       rows.token_B[:, None],
       rows.before_BP,
       rows.start_B,
-      cache,
+      part,
       config=config,
       dispatch='dense',
     )
@@ -99,18 +102,21 @@ def decode(params, cache, rows: Rows, *, steps: int, stop_id: int, config):
       start_B=rows.start_B + live_B,
       remaining_B=jnp.where(ended_B, 0, rows.remaining_B - live_B),
     )
-    return (cache, rows, count_B), (
+    return (part, rows, count_B), (
       token_B,
       logprob_B,
       output.route_BTLX[:, 0],
     )
 
-  carry = (cache, rows, jnp.zeros_like(rows.start_B))
+  part = cache if rows.slot_B is None else _take(cache, rows.slot_B)
+  carry = part, rows, jnp.zeros_like(rows.start_B)
   carry, (token_TB, logprob_TB, route_TBLX) = jax.lax.scan(
     step, carry, length=steps
   )
-  cache, _, count_B = carry
-  return cache, Steps(
+  part, _, count_B = carry
+  if rows.slot_B is not None:
+    part = _put(cache, rows.slot_B, part)
+  return part, Steps(
     token_BT=token_TB.swapaxes(0, 1),
     logprob_BT=logprob_TB.swapaxes(0, 1),
     route_BTLX=route_TBLX.swapaxes(0, 1),
@@ -130,7 +136,7 @@ def prefill(params, cache, slot_R, token_RT, before_RP, start_R, *, config):
   Returns:
     (cache, route_RTLX).
   """
-  part = jax.tree.map(lambda x: x[slot_R], cache)
+  part = _take(cache, slot_R)
   output, part = transformer.forward_cached(
     params,
     token_RT,
@@ -140,5 +146,12 @@ def prefill(params, cache, slot_R, token_RT, before_RP, start_R, *, config):
     config=config,
     dispatch='blocks',
   )
-  cache = jax.tree.map(lambda x, y: x.at[slot_R].set(y), cache, part)
-  return cache, output.route_BTLX
+  return _put(cache, slot_R, part), output.route_BTLX
+
+
+def _take(cache, slot_R):
+  return jax.tree.map(lambda x: x[slot_R], cache)
+
+
+def _put(cache, slot_R, part):
+  return jax.tree.map(lambda x, y: x.at[slot_R].set(y), cache, part)

@@ -11,14 +11,13 @@ The engine owns no thread: `step` is called by whoever runs it.
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 import contextlib
 import dataclasses
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from composer_jax import trajectory
@@ -31,8 +30,9 @@ from composer_jax.sampler import decode
 class SamplerConfig:
   """Shapes of the engine."""
 
-  slots: int = 64  # Sequences decoded in one batch.
+  slots: int = 64  # Sequences held at once.
   max_tokens: int = 384  # Longest sequence, prompt included.
+  decode_rows: int = 16  # Sequences decoded in one batch, `slots` at most.
   decode_steps: int = 4  # Tokens between two looks at the queue.
   prefill_rows: int = 8  # Sequences fed in one prefill.
   prefill_chunks: tuple[int, ...] = (32, 128)  # Tokens fed at once, ascending.
@@ -42,6 +42,11 @@ class SamplerConfig:
       set(self.prefill_chunks)
     ):
       raise ValueError(f'prefill_chunks must ascend: {self.prefill_chunks}')
+    if self.prefill_chunks[-1] > self.max_tokens:
+      raise ValueError(
+        f'prefill_chunks={self.prefill_chunks} exceed'
+        f' max_tokens={self.max_tokens}'
+      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,8 +95,10 @@ class Engine:
     self._model = model
     self._weights = weights
     self._stop_id = stop_id
-    room = config.max_tokens + max(config.prefill_chunks)
-    self._cache = transformer.init_cache(config.slots + 1, room, model)
+    # One slot more than sequences: for the rows that a batch has to spare.
+    self._cache = transformer.init_cache(
+      config.slots + 1, config.max_tokens, model
+    )
     self._slots: list[_Slot | None] = [None] * config.slots
     self._lock = threading.Lock()
     self._work = threading.Event()
@@ -260,9 +267,11 @@ class Engine:
     counts = []
     for row, index in enumerate(indices):
       slot = self._slots[index]
-      part = slot.token_T[slot.fed : len(slot.token_T) - 1][:chunk]
-      slot_R[row], start_R[row] = index, slot.fed
-      before_RP[row] = slot.before(slot.fed)
+      # Near the end of the cache some tokens are fed again: a chunk must fit.
+      start = min(slot.fed, self._config.max_tokens - chunk)
+      part = slot.token_T[start : len(slot.token_T) - 1][:chunk]
+      slot_R[row], start_R[row] = index, start
+      before_RP[row] = slot.before(start)
       token_RT[row, : len(part)] = part
       counts.append(len(part))
     self._cache, route_RTLX = decode.prefill(
@@ -276,64 +285,83 @@ class Engine:
     )
     route_RTLX = np.asarray(route_RTLX)
     for row, (index, count) in enumerate(zip(indices, counts, strict=True)):
-      slot = self._slots[index]
-      slot.routes[slot.fed : slot.fed + count] = route_RTLX[row, :count]
-      slot.fed += count
+      slot, start = self._slots[index], start_R[row]
+      slot.routes[start : start + count] = route_RTLX[row, :count]
+      slot.fed = start + count
       self.tokens_fed += count
 
   def _decode(self) -> bool:
     running = [
-      (i, s)
-      for i, s in enumerate(self._slots)
-      if s is not None and s.request is not None
+      i
+      for i, slot in enumerate(self._slots)
+      if slot is not None and slot.request is not None
     ]
     if not running:
       return False
+    if self._all_at_once:
+      self._sample(dict(zip(running, running, strict=True)))
+    else:
+      for first in range(0, len(running), self._config.decode_rows):
+        part = running[first : first + self._config.decode_rows]
+        self._sample(dict(enumerate(part)))
+    return True
+
+  @property
+  def _all_at_once(self) -> bool:
+    """Every slot has its own row, so none is moved about."""
+    return self._config.decode_rows >= self._config.slots
+
+  def _sample(self, index_of: Mapping[int, int]) -> None:
+    """Decodes a few tokens of some slots, given the slot of each row."""
     self._cache, steps = decode.decode(
       self._weights.params,
       self._cache,
-      self._rows(running),
+      self._rows(index_of),
       steps=self._config.decode_steps,
       stop_id=self._stop_id,
       config=self._model,
     )
     steps = jax.tree.map(np.asarray, steps)
-    for index, slot in running:
-      count = int(steps.count_B[index])
-      slot.routes[slot.fed : slot.fed + count] = steps.route_BTLX[index, :count]
+    for row, index in index_of.items():
+      slot, count = self._slots[index], int(steps.count_B[row])
+      slot.routes[slot.fed : slot.fed + count] = steps.route_BTLX[row, :count]
       slot.fed += count
-      slot.token_T.extend(steps.token_BT[index, :count].tolist())
-      slot.logprob_T.extend(steps.logprob_BT[index, :count].tolist())
+      slot.token_T.extend(steps.token_BT[row, :count].tolist())
+      slot.logprob_T.extend(steps.logprob_BT[row, :count].tolist())
       slot.version_T.extend([self.version] * count)
       self.tokens_sampled += count
       self._finish(slot)
-    return True
 
-  def _rows(self, running) -> decode.Rows:
-    size = self._config.slots + 1
-    token_B, start_B, remaining_B = np.zeros((3, size), np.int32)
-    before_BP = np.full(
-      (size, transformer.CONTEXT), transformer.NO_TOKEN, np.int32
+  def _rows(self, index_of: Mapping[int, int]) -> decode.Rows:
+    slots, size = self._config.slots, self._config.decode_rows
+    if self._all_at_once:
+      size = slots + 1
+    rows = decode.Rows(
+      slot_B=None if self._all_at_once else np.full(size, slots, np.int32),
+      token_B=np.zeros(size, np.int32),
+      before_BP=np.full(
+        (size, transformer.CONTEXT), transformer.NO_TOKEN, np.int32
+      ),
+      start_B=np.zeros(size, np.int32),
+      remaining_B=np.zeros(size, np.int32),
+      seed_B=np.zeros(size, np.uint32),
+      temperature_B=np.ones(size, np.float32),
     )
-    seed_B = np.zeros(size, np.uint32)
-    temperature_B = np.ones(size, np.float32)
-    for index, slot in enumerate(self._slots):
-      if slot is not None:
-        start_B[index] = slot.fed  # Leftovers of an idle row land here.
-    for index, slot in running:
-      token_B[index] = slot.token_T[-1]
-      before_BP[index] = slot.before(len(slot.token_T) - 1)
-      remaining_B[index] = slot.request.max_new - len(slot.logprob_T)
-      seed_B[index] = slot.request.seed & 0xFFFFFFFF
-      temperature_B[index] = slot.request.temperature
-    return decode.Rows(
-      token_B=jnp.asarray(token_B),
-      before_BP=jnp.asarray(before_BP),
-      start_B=jnp.asarray(start_B),
-      remaining_B=jnp.asarray(remaining_B),
-      seed_B=jnp.asarray(seed_B),
-      temperature_B=jnp.asarray(temperature_B),
-    )
+    if self._all_at_once:
+      for index, slot in enumerate(self._slots):
+        if slot is not None:
+          rows.start_B[index] = slot.fed  # Leftovers of idle rows land here.
+    for row, index in index_of.items():
+      slot = self._slots[index]
+      if not self._all_at_once:
+        rows.slot_B[row] = index
+      rows.start_B[row] = slot.fed
+      rows.token_B[row] = slot.token_T[-1]
+      rows.before_BP[row] = slot.before(len(slot.token_T) - 1)
+      rows.remaining_B[row] = slot.request.max_new - len(slot.logprob_T)
+      rows.seed_B[row] = slot.request.seed & 0xFFFFFFFF
+      rows.temperature_B[row] = slot.request.temperature
+    return rows
 
   def _finish(self, slot: _Slot) -> None:
     new = len(slot.logprob_T)

@@ -48,7 +48,7 @@ class BadInputTest(parameterized.TestCase):
     ('replay.maxlag=3', 'did you mean max_lag'),
     ('run.steps=three', "'three' is no int"),
     ('run.steps', 'expected room.field=value'),
-    ('sampler.max_tokens=8', 'change one of the two'),
+    ('sampler.max_tokens=256', 'change one of the two'),
   )
   def test_bad_setting(self, setting, hint):
     self.assertIn(hint, self.refuse(setting))

@@ -12,6 +12,7 @@ from tests import fakes
 CONFIG = engine_lib.SamplerConfig(
   slots=3,
   max_tokens=48,
+  decode_rows=2,
   decode_steps=3,
   prefill_rows=2,
   prefill_chunks=(4, 16),

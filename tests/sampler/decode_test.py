@@ -16,6 +16,7 @@ sample_token = jax.jit(decode.sample_token)
 def rows(seed_B, start_B=7, temperature_B=1.0):
   size = len(seed_B)
   return decode.Rows(
+    slot_B=np.zeros(size, np.int32),
     token_B=np.zeros(size, np.int32),
     before_BP=np.zeros((size, transformer.CONTEXT), np.int32),
     start_B=np.broadcast_to(np.int32(start_B), size),

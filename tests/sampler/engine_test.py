@@ -1,4 +1,5 @@
 from concurrent import futures
+import dataclasses
 import functools
 
 from absl.testing import absltest
@@ -14,6 +15,7 @@ STOP = 5
 CONFIG = engine_lib.SamplerConfig(
   slots=3,
   max_tokens=48,
+  decode_rows=2,
   decode_steps=3,
   prefill_rows=2,
   prefill_chunks=(4, 16),
@@ -80,6 +82,23 @@ class CompanyTest(absltest.TestCase):
     (in_slot_2,) = finish(crowd, submit(crowd, session=7, seed=long_seed()))
     assert_same(in_slot_2, alone)
     finish(crowd, *others)
+
+  def test_all_slots_at_once_give_what_a_few_at_a_time_give(self):
+    config = dataclasses.replace(CONFIG, decode_rows=CONFIG.slots)
+    engine = engine_lib.Engine(
+      config, fakes.MODEL, fakes.weights(0), stop_id=STOP
+    )
+    pending = [submit(engine, session=s, seed=s) for s in range(5)]
+    for _ in range(100):
+      engine.step()
+      for session, future in enumerate(pending):
+        if future.done():
+          engine.release(session)
+    for session, future in enumerate(pending):
+      answer, alone = future.result(timeout=0), sample(make(), seed=session)
+      np.testing.assert_array_equal(answer.token_T, alone.token_T)
+      np.testing.assert_allclose(answer.logprob_T, alone.logprob_T, atol=1e-5)
+      np.testing.assert_array_equal(answer.route_TLX, alone.route_TLX)
 
   def test_a_slot_that_others_used_leaves_no_trace(self):
     engine = make()
@@ -163,6 +182,12 @@ class LimitTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'ascend'):
       engine_lib.SamplerConfig(prefill_chunks=chunks)
 
+  def test_refuses_chunks_longer_than_a_sequence(self):
+    with self.assertRaisesRegex(
+      ValueError, r'\(32, 128\) exceed max_tokens=96'
+    ):
+      engine_lib.SamplerConfig(max_tokens=96)
+
 
 class GreedyTest(absltest.TestCase):
   def test_takes_the_likeliest_token_of_the_model(self):
@@ -182,7 +207,7 @@ class GreedyTest(absltest.TestCase):
     self.assertTrue((answer.route_TLX[-1] == -1).all())
 
 
-class PrefixTest(absltest.TestCase):
+class PrefixTest(parameterized.TestCase):
   def test_a_turn_feeds_only_what_is_new(self):
     engine = make()
     first = sample(engine, max_new=4)
@@ -211,6 +236,18 @@ class PrefixTest(absltest.TestCase):
     first, again = sample(engine), sample(engine)
     np.testing.assert_array_equal(first.token_T, again.token_T)
     np.testing.assert_allclose(first.logprob_T, again.logprob_T, atol=1e-5)
+
+  @parameterized.parameters(33, 43, 47)
+  def test_at_the_end_of_the_cache_a_turn_goes_on_from_the_same_past(self, end):
+    stream = np.resize(HISTORY, end)
+    engine = make()
+    first = sample(engine, history=stream[:-9], max_new=1)
+    history = [*stream[:-9], *first.token_T, *stream[-8:]]
+    second = sample(engine, history=history)
+    cold = sample(make(), history=history)
+    np.testing.assert_array_equal(second.token_T, cold.token_T)
+    np.testing.assert_allclose(second.logprob_T, cold.logprob_T, atol=1e-5)
+    np.testing.assert_array_equal(second.route_TLX, cold.route_TLX)
 
   def test_other_sessions_do_not_share_the_slot(self):
     engine = make()
