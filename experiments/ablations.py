@@ -2,8 +2,9 @@
 
 python -m experiments.ablations --experiment=quickstart --workdir=DIR --seed=0
 
-Evaluates its policy again, then blind to what the tools say, and beside an
-agent that tries every edit in turn. Takes the flags that the run was made with.
+Evaluates its policy again, then blind to the results of the tests, then to all
+that the tools say, and beside an agent that tries every edit in turn. Takes the
+flags that the run was made with.
 """
 
 from collections.abc import Mapping, Sequence

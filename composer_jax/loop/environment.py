@@ -17,6 +17,8 @@ from composer_jax.tools import sandbox
 
 # Given the tools of an episode, (sample, call_tools) to run it with.
 Player = Callable[[episode.Tools], tuple[episode.Sampler, episode.Tools]]
+# Given the name of a tool, whether what it says is shown as an empty text.
+Blank = Callable[[str], bool]
 
 
 class Environment:
@@ -41,7 +43,7 @@ class Environment:
     *,
     group: int = 0,
     member: int = 0,
-    blank: bool = False,
+    blank: Blank | None = None,
   ) -> trajectory.Trajectory:
     """Runs one episode in one box, grades it in another.
 
@@ -50,7 +52,7 @@ class Environment:
       play: whoever acts.
       group: noted in the trajectory.
       member: noted in the trajectory.
-      blank: shows empty texts instead of what the tools said (an ablation).
+      blank: which tools say nothing (an ablation).
 
     Raises:
       trajectory.InfrastructureError: a fault of ours; there is no reward then.
@@ -58,7 +60,9 @@ class Environment:
     started = time.monotonic()
     with self._boxes.box() as box:
       toolbox = registry.Toolbox(task, box, self._config.tools, self._cache)
-      call_tools = _blanked(toolbox.call_all) if blank else toolbox.call_all
+      call_tools = toolbox.call_all
+      if blank is not None:
+        call_tools = _blanked(call_tools, blank)
       sample, call_tools = play(call_tools)
       done = episode.run_episode(
         task,
@@ -82,8 +86,11 @@ class Environment:
     )
 
 
-def _blanked(call_tools: episode.Tools) -> episode.Tools:
+def _blanked(call_tools: episode.Tools, blank: Blank) -> episode.Tools:
   def call(calls):
-    return [dataclasses.replace(r, text='') for r in call_tools(calls)]
+    return [
+      dataclasses.replace(result, text='') if blank(call.name) else result
+      for call, result in zip(calls, call_tools(calls), strict=True)
+    ]
 
   return call

@@ -8,6 +8,7 @@ from typing import Any
 from composer_jax import trajectory
 from composer_jax.checkpoint import weights as weights_lib
 from composer_jax.loop import behaviour
+from composer_jax.loop import environment
 from composer_jax.loop import evaluate
 from composer_jax.loop import metrics
 from composer_jax.loop import policy as policy_lib
@@ -63,7 +64,7 @@ def evaluate_policy(
   *,
   temperature: float,
   label: str,
-  blank: bool = False,
+  blank: environment.Blank | None = None,
 ) -> list[trajectory.Trajectory]:
   """One attempt of the served policy at each task."""
 
@@ -85,9 +86,9 @@ def ablate(run: run_lib.Run, like) -> dict[str, dict[str, float]]:
   """The trained policy beside what it should and should not need.
 
   Returns:
-    Summaries of `policy`, of `blanked` (the same policy, shown empty texts
-    instead of what the tools say) and of `enumerator` (tries every edit in
-    turn, within the same tokens).
+    Summaries of `policy`; of the same policy that is shown empty texts instead
+    of what the tests say (`untested`) and what any tool says (`blind`); and of
+    `enumerator`, which tries every edit in turn, within the same tokens.
   """
   policy, tasks = serve(run, like), _tasks(run)
 
@@ -95,21 +96,24 @@ def ablate(run: run_lib.Run, like) -> dict[str, dict[str, float]]:
     seed = run.seed_of(run_lib.Stream.EVALUATE, index)
     return warmstart.enumerate_edits(task, run.env, run.chat, seed=seed)
 
-  episodes = {
-    'policy': evaluate_policy(
-      run, policy, tasks, temperature=1.0, label='policy'
-    ),
-    'blanked': evaluate_policy(
-      run, policy, tasks, temperature=1.0, label='blanked', blank=True
-    ),
-    'enumerator': evaluate.run(
-      tasks,
-      enumerate_edits,
-      threads=run.config.sampler.slots,
-      label='enumerator',
-      crew=run.crew,
-    ),
+  blanks = {
+    'policy': None,
+    'untested': lambda name: name == 'run_tests',
+    'blind': lambda _: True,
   }
+  episodes = {
+    label: evaluate_policy(
+      run, policy, tasks, temperature=1.0, label=label, blank=blank
+    )
+    for label, blank in blanks.items()
+  }
+  episodes['enumerator'] = evaluate.run(
+    tasks,
+    enumerate_edits,
+    threads=run.config.sampler.slots,
+    label='enumerator',
+    crew=run.crew,
+  )
   return {
     name: behaviour.summary(done, run.config.tools.allowed)
     for name, done in episodes.items()

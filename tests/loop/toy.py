@@ -27,6 +27,7 @@ SETTINGS = (
   'actor.max_turns=4',
   'actor.max_turn_tokens=32',
   'sampler.slots=8',
+  'sampler.decode_rows=4',
   'sampler.max_tokens=320',
   'sampler.prefill_chunks=32',
   'learner.row_tokens=320',

@@ -177,13 +177,18 @@ class WholeRunTest(absltest.TestCase):
       environment.Environment, 'attempt', autospec=True, side_effect=attempt
     ) as attempts:
       values = train.ablate(toy.config(), self.workdir, SEED)
-    blind = [c for c in attempts.call_args_list if c.kwargs.get('blank')]
-    self.assertLen(blind, 4)
+    blanks = [c.kwargs['blank'] for c in attempts.call_args_list[:12]]
+    self.assertEqual(blanks[:4], [None] * 4)
+    for name in ('run_tests', 'read_file', 'no such tool'):
+      said = [blank(name) for blank in blanks[4:]]
+      self.assertEqual(said, [name == 'run_tests'] * 4 + [True] * 4)
     after = metrics.read_json(self.paths.evaluation('after'))
     self.assertEqual(
       values['policy'], {key: after[key] for key in values['policy']}
     )
-    self.assertIn('solve_rate', values['blanked'])
+    self.assertEqual(
+      list(values), ['policy', 'untested', 'blind', 'enumerator']
+    )
     self.assertGreater(values['enumerator']['tries_per_episode'], 0)
     self.assertEqual(
       pathlib.Path(self.workdir, 'metrics.jsonl').read_text(), log
@@ -198,7 +203,7 @@ class WholeRunTest(absltest.TestCase):
         [('submit', {})],
       ]
       play = warmstart.scripted_player(lambda _: iter(turns), run.chat)
-      blind = run.env.attempt(task, play, blank=True)
+      blind = run.env.attempt(task, play, blank=lambda _: True)
       play = warmstart.scripted_player(lambda _: iter(turns), run.chat)
       seeing = run.env.attempt(task, play)
     shown = [result.text for turn in blind.turns for result in turn.results]
@@ -320,7 +325,7 @@ class AsynchronousTest(absltest.TestCase):
     begun = []
     attempt = environment.Environment.attempt
 
-    def counted(self, task, play, *, group=0, member=0, blank=False):
+    def counted(self, task, play, *, group=0, member=0, blank=None):
       begun.append((group, member))
       return attempt(self, task, play, group=group, member=member, blank=blank)
 
