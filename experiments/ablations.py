@@ -24,7 +24,8 @@ _COLUMNS = (
   ('solve_rate', 'solved'),
   ('tries_per_episode', 'tries'),
   ('repeated_edits', 'repeated'),
-  ('tests_before_submit', 'tested'),
+  ('submitted', 'submitted'),
+  ('solved_of_submitted', 'rightly'),
   ('tokens_per_episode', 'tokens'),
 )
 

@@ -20,15 +20,15 @@ def _steps(episode: trajectory.Trajectory):
     yield from zip(turn.calls, turn.results, strict=True)
 
 
-def tested_before_submit(episode: trajectory.Trajectory) -> bool:
-  """Whether the last thing it did to the files it submitted was test them."""
-  tested = False
+def last_tests(episode: trajectory.Trajectory) -> trajectory.Status | None:
+  """How the tests of the files as they ended went; None if it ran none."""
+  status = None
   for call, result in _steps(episode):
     if call.name in ('edit_file', 'undo') and result.status is _OK:
-      tested = False
+      status = None
     elif call.name == 'run_tests' and result.status not in _NEVER_RAN:
-      tested = True
-  return tested and episode.ending is trajectory.Ending.SUBMITTED
+      status = result.status
+  return status
 
 
 def edits(episode: trajectory.Trajectory) -> list[tuple]:
@@ -55,20 +55,28 @@ def solved(episode: trajectory.Trajectory) -> bool:
 def summary(
   episodes: Sequence[trajectory.Trajectory], tool_names: Iterable[str]
 ) -> dict[str, float]:
-  """Means over the episodes; empty if there are none."""
+  """Means over the episodes; empty if there are none.
+
+  `tests_before_submit`, `passed_before_submit` and `solved_of_submitted` are
+  shares of the submissions, 0 if there are none.
+  """
   if not episodes:
     return {}
 
   def mean(values):
-    return float(np.mean(list(values)))
+    return float(np.mean(list(values) or 0.0))
 
+  submitted = [e for e in episodes if e.ending is trajectory.Ending.SUBMITTED]
+  tests = list(map(last_tests, submitted))
   repeated = [len(done) - len(set(done)) for done in map(edits, episodes)]
   rewards = [episode.reward for episode in episodes]
   result = {
     'solve_rate': mean(map(solved, episodes)),
     'reward': mean(rewards),
     'reward_std': float(np.std(rewards)),
-    'tests_before_submit': mean(map(tested_before_submit, episodes)),
+    'tests_before_submit': mean(status is not None for status in tests),
+    'passed_before_submit': mean(status is _OK for status in tests),
+    'solved_of_submitted': mean(map(solved, submitted)),
     'tries_per_episode': mean(len(edits(e)) for e in episodes),
     'repeated_edits': mean(repeated),
     'invalid_calls': mean(
@@ -77,9 +85,7 @@ def summary(
     'failed_calls': mean(count(e, trajectory.Status.ERROR) for e in episodes),
     'turns': mean(len(e.turns) for e in episodes),
     'tokens_per_episode': mean(len(e) for e in episodes),
-    'submitted': mean(
-      e.ending is trajectory.Ending.SUBMITTED for e in episodes
-    ),
+    'submitted': len(submitted) / len(episodes),
   }
   for name in tool_names:
     result[f'calls_{name}'] = mean(calls(e, name) for e in episodes)

@@ -91,9 +91,19 @@ SPEED = (
 )
 BEHAVIOUR = (
   Panel(
-    title='Tests before submitting',
-    note='share of episodes that submit what they tested',
-    lines={'tests_before_submit': 'share'},
+    title='Submissions',
+    note='share of the episodes that end in one',
+    lines={'submitted': 'submitted'},
+    percent=True,
+  ),
+  Panel(
+    title='Before submitting',
+    note='share of the submissions, tests since the last edit',
+    lines={
+      'tests_before_submit': 'tests run',
+      'passed_before_submit': 'tests passed',
+      'solved_of_submitted': 'hidden tests pass',
+    },
     percent=True,
   ),
   Panel(

@@ -28,29 +28,24 @@ def attempt(*turns, ending=Ending.SUBMITTED, length=4, **rewards):
   )
 
 
-class TestedBeforeSubmitTest(parameterized.TestCase):
+class LastTestsTest(parameterized.TestCase):
   @parameterized.parameters(
-    ([edit('2'), PASS], True),
-    ([edit('2'), FAIL], True),  # It knew, and submitted all the same.
-    ([edit('2'), PASS, READ], True),
-    ([edit('2')], False),
-    ([PASS, edit('2')], False),
-    ([PASS, edit('2', Status.ERROR)], True),  # Nothing was changed.
-    ([edit('2'), PASS, UNDO], False),
-    ([edit('2'), ('run_tests', {'x': 1}, Status.INVALID)], False),
-    ([edit('2'), ('run_tests', {}, Status.DENIED)], False),
-    ([edit('2'), ('run_tests', {}, Status.TIMEOUT)], True),
-    ([], False),
+    ([edit('2'), PASS], Status.OK),
+    ([edit('2'), FAIL], Status.ERROR),
+    ([edit('2'), PASS, READ], Status.OK),
+    ([edit('2')], None),
+    ([PASS, edit('2')], None),
+    ([PASS, edit('2', Status.ERROR)], Status.OK),  # Nothing was changed.
+    ([PASS, FAIL], Status.ERROR),
+    ([edit('2'), PASS, UNDO], None),
+    ([edit('2'), ('run_tests', {'x': 1}, Status.INVALID)], None),
+    ([edit('2'), ('run_tests', {}, Status.DENIED)], None),
+    ([edit('2'), ('run_tests', {}, Status.TIMEOUT)], Status.TIMEOUT),
+    ([], None),
   )
-  def test_asks_for_tests_of_what_was_submitted(self, steps, expected):
+  def test_asks_for_tests_of_what_was_handed_in(self, steps, expected):
     for turns in ([[*steps, SUBMIT]], [*([step] for step in steps), [SUBMIT]]):
-      self.assertEqual(
-        behaviour.tested_before_submit(attempt(*turns)), expected
-      )
-
-  def test_needs_a_submission(self):
-    done = attempt([edit('2'), PASS], ending=Ending.TURN_LIMIT)
-    self.assertFalse(behaviour.tested_before_submit(done))
+      self.assertIs(behaviour.last_tests(attempt(*turns)), expected)
 
 
 class SummaryTest(absltest.TestCase):
@@ -73,7 +68,9 @@ class SummaryTest(absltest.TestCase):
         'solve_rate': 0.5,
         'reward': 0.125,
         'reward_std': 0.375,
-        'tests_before_submit': 0.5,
+        'tests_before_submit': 1.0,
+        'passed_before_submit': 1.0,
+        'solved_of_submitted': 1.0,
         'tries_per_episode': 1.5,
         'repeated_edits': 0.5,
         'invalid_calls': 1.0,
@@ -87,6 +84,23 @@ class SummaryTest(absltest.TestCase):
         'reward_effort': -0.375,
       },
     )
+
+  def test_what_precedes_a_submission_is_a_share_of_the_submissions(self):
+    episodes = [
+      attempt([edit('2'), PASS, SUBMIT], solved=1.0),
+      attempt([PASS, SUBMIT], solved=0.0),
+      attempt([edit('2'), FAIL, SUBMIT], solved=0.0),
+      attempt([edit('2'), SUBMIT], solved=0.0),
+      attempt([edit('2'), PASS], ending=Ending.TURN_LIMIT, solved=1.0),
+    ]
+    found = behaviour.summary(episodes, [])
+    self.assertEqual(found['submitted'], 0.8)
+    self.assertEqual(found['tests_before_submit'], 0.75)
+    self.assertEqual(found['passed_before_submit'], 0.5)
+    self.assertEqual(found['solved_of_submitted'], 0.25)
+    none = behaviour.summary(episodes[-1:], [])
+    self.assertEqual(none['tests_before_submit'], 0.0)
+    self.assertEqual(none['solved_of_submitted'], 0.0)
 
   def test_nothing_has_no_means(self):
     self.assertEmpty(behaviour.summary([], ['read_file']))
