@@ -36,8 +36,8 @@ _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Directory of a run whose warm start is done.'
 )
 _QUICKSTART = config_lib.Config(name='quickstart')
-_STEPS = 24
-_REPEATS = 3
+_STEPS = 16
+_REPEATS = 2
 
 
 class Timed(NamedTuple):

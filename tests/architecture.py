@@ -13,6 +13,7 @@ import pathlib
 
 LAYERS = {
   'trajectory': 0,
+  'pallas_kernels': 0,
   'model': 1,
   'text': 1,
   'tasks': 2,

@@ -230,6 +230,11 @@ def _write_result(run: run_lib.Run, loop: Loop, after) -> dict[str, Any]:
     'heldout_greedy_before': before.get('solve_rate_greedy'),
     'heldout_greedy_after': after.get('solve_rate_greedy'),
     'heldout_tasks': after['tasks'],
+    'train_tasks': len(run.split('train')),
+    'visible_share': float(
+      np.mean([task.provenance.visible_fails for task in run.tasks])
+    ),
+    'tests_cached': run.config.tools.cache_tests,
     **loop.counters,
     'sandbox_level': run.level,
     'learner_steps': run.config.run.steps,

@@ -84,6 +84,7 @@ def _summary(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield 'greedy', ' to '.join(f'{100 * rate:.1f} %' for rate in greedy)
   for name, label in (
     ('heldout_tasks', 'held-out tasks'),
+    ('train_tasks', 'training tasks'),
     ('episodes', 'episodes'),
     ('tool_calls', 'tool calls'),
     ('sandbox_level', 'sandbox level'),
@@ -94,6 +95,12 @@ def _summary(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if result.get(name) is not None:
       value = result[name]
       yield label, f'{value:,}' if isinstance(value, int) else str(value)
+  if result.get('visible_share') is not None:
+    share = f'{100 * result["visible_share"]:.1f} %'
+    yield 'bugs the examples show', share
+  if result.get('tests_cached') is not None:
+    how = ('run every time', 'run once, then remembered')
+    yield 'tests of equal code', how[result['tests_cached']]
   if result.get('wall_seconds') is not None:
     minutes, seconds = divmod(round(result['wall_seconds']), 60)
     yield 'wall time', f'{minutes} min {seconds:02d} s'

@@ -104,6 +104,8 @@ class WholeRunTest(absltest.TestCase):
     self.assertGreater(calls, 0)
     expected = {
       'heldout_tasks': 4,
+      'train_tasks': 24,
+      'tests_cached': True,
       'episodes': toy.STEPS * 2 * 4,
       'tool_calls': calls,
       'weights_published': toy.STEPS + 1,
@@ -113,6 +115,7 @@ class WholeRunTest(absltest.TestCase):
       'seed': SEED,
     }
     self.assertEqual({k: self.result[k] for k in expected}, expected)
+    self.assertBetween(self.result['visible_share'], 0.5, 1.0)
 
   def test_records_every_attempt_once_graded_in_a_box(self):
     episodes = recorded(self.workdir)

@@ -1,0 +1,1 @@
+"""Block-scaled arithmetic: the format, the products, and their kernels."""
