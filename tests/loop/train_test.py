@@ -104,7 +104,7 @@ class WholeRunTest(absltest.TestCase):
     self.assertGreater(calls, 0)
     expected = {
       'heldout_tasks': 4,
-      'train_tasks': 24,
+      'train_tasks': 20,
       'tests_cached': True,
       'episodes': toy.STEPS * 2 * 4,
       'tool_calls': calls,
