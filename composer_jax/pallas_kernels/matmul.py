@@ -7,19 +7,10 @@ What the backward pass needs is kept quantised.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from composer_jax.pallas_kernels import mx
-
-
-class Quantized(NamedTuple):
-  """A tensor in blocks along one of its axes."""
-
-  elements: jax.Array
-  scales: jax.Array
 
 
 @jax.custom_vjp
@@ -58,17 +49,17 @@ def _backward(residuals, grad_MN):
 mx_matmul.defvjp(_forward, _backward)
 
 
-def quantize(x: jax.Array, axis: int) -> Quantized:
+def quantize(x: jax.Array, axis: int) -> mx.Quantized:
   """E4M3 along the axis, which is filled up with zeros to a multiple of 32."""
   missing = -x.shape[axis] % mx.BLOCK
   if missing:
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, missing)
     x = jnp.pad(x, widths)
-  return Quantized(*mx.quantize(x, axis))
+  return mx.quantize(x, axis)
 
 
-def _wide(x: Quantized, axis: int):
+def _wide(x: mx.Quantized, axis: int):
   """The numbers in bfloat16: four significant bits times 2^k fit in it."""
   return mx.dequantize(*x, axis).astype(jnp.bfloat16)
 

@@ -19,6 +19,13 @@ _NAN_SCALE = 255
 _INFINITY = 0x7F800000  # Bits of float32; what is above is NaN.
 
 
+class Quantized(NamedTuple):
+  """A tensor in blocks along one of its axes."""
+
+  elements: jax.Array
+  scales: jax.Array  # uint8, 32 times shorter along the axis
+
+
 class _Element(NamedTuple):
   dtype: jnp.dtype
   largest: float
@@ -38,7 +45,7 @@ def quantize(
   *,
   element: str = 'e4m3',
   rounding: str = 'rceil',
-) -> tuple[jax.Array, jax.Array]:
+) -> Quantized:
   """Elements and scales of x, in blocks of 32 along the axis.
 
   The scale of a block is a power of two: with `rceil` the smallest one at which
@@ -82,7 +89,7 @@ def quantize(
   is_nan = largest > _INFINITY
   elements = jnp.where(is_nan, jnp.nan, scaled).astype(kind.dtype)
   scale = jnp.where(is_nan, _NAN_SCALE, scale).astype(jnp.uint8)
-  return elements.reshape(x.shape), jnp.squeeze(scale, inner)
+  return Quantized(elements.reshape(x.shape), jnp.squeeze(scale, inner))
 
 
 def dequantize(
