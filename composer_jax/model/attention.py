@@ -1,7 +1,12 @@
 """Grouped-query attention with rotary positions; packed or cached."""
 
+import math
+
 import jax
 import jax.numpy as jnp
+
+from composer_jax.pallas_kernels import implementations
+from composer_jax.pallas_kernels import matmul
 
 _MASKED = -1e30  # Finite: a row without any key gives a mean, never NaN.
 _CHUNK = 128  # Queries that share one range of keys.
@@ -28,14 +33,36 @@ def rope(x_BTHC, position_BT, base: float):
 
 def project(x_BTD, layer, position_BT, config):
   """Normalised, rotated queries and keys, and values."""
-  query_BTHC = jnp.einsum('BTD,DHC->BTHC', x_BTD, layer['query_DHC'])
-  key_BTKC = jnp.einsum('BTD,DKC->BTKC', x_BTD, layer['key_DKC'])
-  value_BTKC = jnp.einsum('BTD,DKC->BTKC', x_BTD, layer['value_DKC'])
+  query_heads = config.query_heads, config.head_width
+  kv_heads = config.kv_heads, config.head_width
+  query_BTHC = _linear(x_BTD, layer['query_DHC'], query_heads, config)
+  key_BTKC = _linear(x_BTD, layer['key_DKC'], kv_heads, config)
+  value_BTKC = _linear(x_BTD, layer['value_DKC'], kv_heads, config)
   query_BTHC = rms_norm(query_BTHC, layer['query_norm_C'])
   key_BTKC = rms_norm(key_BTKC, layer['key_norm_C'])
   query_BTHC = rope(query_BTHC, position_BT, config.rope_base)
   key_BTKC = rope(key_BTKC, position_BT, config.rope_base)
   return query_BTHC, key_BTKC, value_BTKC
+
+
+def output(mixed_BTHC, layer, config):
+  """What the heads found, back in the width of the model."""
+  mixed_BTO = mixed_BTHC.reshape(*mixed_BTHC.shape[:2], -1)
+  return _linear(mixed_BTO, layer['output_HCD'], (config.width,), config)
+
+
+def _linear(x_BTK, weight, shape, config):
+  """X times a matrix, in the model's precision: [B, T, *shape].
+
+  `weight` is [K, *shape], its axes split or not, or what `serving.unpack` made
+  of it.
+  """
+  rows_NK = x_BTK.reshape(-1, x_BTK.shape[2])
+  if not isinstance(weight, matmul.Ready):
+    weight = weight.reshape(1, rows_NK.shape[1], math.prod(shape))
+  ops = implementations.choose(config.precision, config.implementation)
+  y_NO = matmul.dense(rows_NK, weight, ops)
+  return y_NO.reshape(*x_BTK.shape[:2], *shape)
 
 
 def attend(query_BTHC, key_BKSC, value_BKSC, allowed_BTS):

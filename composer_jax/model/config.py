@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from composer_jax.pallas_kernels import implementations
+
 DISPATCHES = ('dense', 'blocks')
 
 
@@ -21,6 +23,8 @@ class ModelConfig:
   expert_width: int = 128  # F
   rope_base: float = 10_000.0
   block_rows: int = 128  # Rows that share one expert's weights in 'blocks'.
+  precision: str = 'float32'  # Of the products of experts and projections.
+  implementation: str = 'auto'  # Of these products.
 
   def __post_init__(self):
     if self.query_heads % self.kv_heads:
@@ -37,3 +41,4 @@ class ModelConfig:
       raise ValueError(f'experts={self.experts}: routes are int8, at most 128')
     if self.head_width % 2:
       raise ValueError(f'head_width={self.head_width} must be even (RoPE)')
+    implementations.check(self.precision, self.implementation)

@@ -14,6 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from composer_jax import trajectory
+from composer_jax.pallas_kernels import blocks
+from composer_jax.pallas_kernels import experts
+from composer_jax.pallas_kernels import implementations
 
 
 class Routing(NamedTuple):
@@ -57,139 +60,62 @@ def route(
   chosen_NX = jnp.take_along_axis(logits_NE, expert_NX, axis=-1)
   gate_NX = jax.nn.softmax(chosen_NX, axis=-1)
 
-  experts = router_DE.shape[1]
+  experts_count = router_DE.shape[1]
   weight_N1 = mask_N.astype(jnp.float32)[:, None]
   total = jnp.maximum(weight_N1.sum(), 1.0)
-  load_NE = jax.nn.one_hot(expert_NX, experts).sum(1) / count
+  load_NE = jax.nn.one_hot(expert_NX, experts_count).sum(1) / count
   load_E = (load_NE * weight_N1).sum(0) / total
   probability_E = (jax.nn.softmax(logits_NE) * weight_N1).sum(0) / total
-  return Routing(expert_NX, gate_NX, experts * (load_E * probability_E).sum())
+  balance = experts_count * (load_E * probability_E).sum()
+  return Routing(expert_NX, gate_NX, balance)
 
 
-def experts_dense(x_ND, routing: Routing, gate_EDF, up_EDF, down_EFD):
+def experts_dense(
+  x_ND, routing: Routing, weights: experts.Weights, *, experts_count: int, ops
+):
   """Every expert on every token, weighted by the gates (zero if not chosen)."""
-  experts = gate_EDF.shape[0]
   weight_NE = jnp.einsum(
-    'NXE,NX->NE', jax.nn.one_hot(routing.expert_NX, experts), routing.gate_NX
+    'NXE,NX->NE',
+    jax.nn.one_hot(routing.expert_NX, experts_count),
+    routing.gate_NX,
   )
   # Repeated, so that XLA:CPU does not transpose the weights at every step.
-  x_END = jnp.broadcast_to(x_ND, (experts, *x_ND.shape))
-  hidden_ENF = jax.nn.silu(jnp.einsum('END,EDF->ENF', x_END, gate_EDF))
-  hidden_ENF *= jnp.einsum('END,EDF->ENF', x_END, up_EDF)
-  hidden_ENF *= weight_NE.T[:, :, None]
-  return jnp.einsum('ENF,EFD->ND', hidden_ENF, down_EFD)
+  x_END = jnp.broadcast_to(x_ND, (experts_count, *x_ND.shape))
+  y_END = experts.feed_forward(x_END, weights, None, ops)
+  return jnp.einsum('END,NE->ND', y_END, weight_NE)
 
 
 def experts_blocks(
-  x_ND, routing: Routing, gate_EDF, up_EDF, down_EFD, *, block_rows: int
+  x_ND,
+  routing: Routing,
+  weights: experts.Weights,
+  *,
+  experts_count: int,
+  ops,
+  block_rows: int,
 ):
   """Each token on its own experts only, in blocks of `block_rows` rows.
 
   Equal to `experts_dense` up to the order of summation. Memory is bounded by
   N * X + E * block_rows rows.
   """
-  experts = gate_EDF.shape[0]
-  slot_NX, token_P, expert_of_block = _layout(
-    routing.expert_NX, experts, block_rows
-  )
-  x_PD = _gather_rows(x_ND, token_P, slot_NX)
+  slot_NX, layout = _layout(routing.expert_NX, experts_count, block_rows)
+  x_PD = blocks.put(x_ND, slot_NX, layout.slots)
   x_BMD = x_PD.reshape(-1, block_rows, x_ND.shape[1])
-  gate_BDF, up_BDF, down_BFD = (
-    _expert_weights(w, expert_of_block) for w in (gate_EDF, up_EDF, down_EFD)
-  )
-  hidden_BMF = jax.nn.silu(jnp.einsum('BMD,BDF->BMF', x_BMD, gate_BDF))
-  hidden_BMF *= jnp.einsum('BMD,BDF->BMF', x_BMD, up_BDF)
-  y_BMD = jnp.einsum('BMF,BFD->BMD', hidden_BMF, down_BFD)
-  y_NXD = _return_rows(y_BMD.reshape(x_PD.shape), token_P, slot_NX)
+  y_BMD = experts.feed_forward(x_BMD, weights, layout.expert_of_block, ops)
+  y_NXD = blocks.take(y_BMD.reshape(x_PD.shape), slot_NX)
   return jnp.einsum('NXD,NX->ND', y_NXD, routing.gate_NX)
 
 
-def _layout(expert_NX, experts: int, block_rows: int):
-  """Padded slots: slot_NX of each choice, token_P of each slot (or N)."""
-  tokens, count = expert_NX.shape
-  blocks = -(-tokens * count // block_rows) + experts
+def _layout(expert_NX, experts_count: int, block_rows: int):
+  """(slot_NX, blocks.Layout): the slot of each choice of an expert."""
   expert_M = expert_NX.reshape(-1)
-  chosen_ME = jax.nn.one_hot(expert_M, experts, dtype=jnp.int32)
+  chosen_ME = jax.nn.one_hot(expert_M, experts_count, dtype=jnp.int32)
   rank_ME = jnp.cumsum(chosen_ME, axis=0) - chosen_ME
   rank_M = jnp.take_along_axis(rank_ME, expert_M[:, None], axis=1)[:, 0]
-  blocks_E = -(-chosen_ME.sum(0) // block_rows)
-  end_E = jnp.cumsum(blocks_E)
-  slot_M = (end_E - blocks_E)[expert_M] * block_rows + rank_M
-  token_P = jnp.full((blocks * block_rows,), tokens, jnp.int32)
-  token_P = token_P.at[slot_M].set(
-    jnp.arange(tokens * count, dtype=jnp.int32) // count,
-    unique_indices=True,
-  )
-  expert_of_block = jnp.searchsorted(end_E, jnp.arange(blocks), side='right')
-  expert_of_block = jnp.minimum(expert_of_block, experts - 1)
-  return slot_M.reshape(tokens, count), token_P, expert_of_block
-
-
-@jax.custom_vjp
-def _expert_weights(weight_EXY, expert_of_block):
-  return weight_EXY[expert_of_block]
-
-
-def _expert_weights_fwd(weight_EXY, expert_of_block):
-  # The (empty) residual keeps the number of experts static.
-  return weight_EXY[expert_of_block], (expert_of_block, weight_EXY[:, :0, :0])
-
-
-def _expert_weights_bwd(residuals, grad_BXY):
-  expert_of_block, witness = residuals
-  one_hot_BE = jax.nn.one_hot(expert_of_block, witness.shape[0])
-  return jnp.einsum('BE,BXY->EXY', one_hot_BE, grad_BXY), None
-
-
-_expert_weights.defvjp(_expert_weights_fwd, _expert_weights_bwd)
-
-
-def _take_padded(x_ND, token_P):
-  """Rows of x, zero where token_P points past the end."""
-  return jnp.take(x_ND, token_P, axis=0, mode='fill', fill_value=0)
-
-
-# Gathering rows into slots and returning them are each other's transpose, so
-# both backward passes are gathers as well: no scatter-add on the hot path.
-@jax.custom_vjp
-def _gather_rows(x_ND, token_P, slot_NX):
-  del slot_NX
-  return _take_padded(x_ND, token_P)
-
-
-def _gather_rows_fwd(x_ND, token_P, slot_NX):
-  return _take_padded(x_ND, token_P), slot_NX
-
-
-def _gather_rows_bwd(slot_NX, grad_PD):
-  return grad_PD[slot_NX].sum(1), None, None
-
-
-_gather_rows.defvjp(_gather_rows_fwd, _gather_rows_bwd)
-
-
-@jax.custom_vjp
-def _return_rows(y_PD, token_P, slot_NX):
-  del token_P
-  return y_PD[slot_NX]
-
-
-def _return_rows_fwd(y_PD, token_P, slot_NX):
-  return y_PD[slot_NX], (token_P, slot_NX)
-
-
-def _return_rows_bwd(residuals, grad_NXD):
-  token_P, slot_NX = residuals
-  tokens, count = slot_NX.shape
-  choice_P = jnp.full(token_P.shape, tokens * count, jnp.int32)
-  choice_P = choice_P.at[slot_NX.reshape(-1)].set(
-    jnp.arange(tokens * count, dtype=jnp.int32), unique_indices=True
-  )
-  grad_MD = grad_NXD.reshape(tokens * count, -1)
-  return _take_padded(grad_MD, choice_P), None, None
-
-
-_return_rows.defvjp(_return_rows_fwd, _return_rows_bwd)
+  layout = blocks.layout(chosen_ME.sum(0), len(expert_M), block_rows)
+  slot_M = layout.first_slot_E[expert_M] + rank_M
+  return slot_M.reshape(expert_NX.shape), layout
 
 
 def feed_forward(x_ND, layer, *, config, dispatch, mask_N, replay_NX=None):
@@ -206,6 +132,10 @@ def feed_forward(x_ND, layer, *, config, dispatch, mask_N, replay_NX=None):
     'blocks': functools.partial(experts_blocks, block_rows=config.block_rows),
   }[dispatch]
   y_ND = run(
-    x_ND, routing, layer['gate_EDF'], layer['up_EDF'], layer['down_EFD']
+    x_ND,
+    routing,
+    experts.Weights(layer['gate_EDF'], layer['up_EDF'], layer['down_EFD']),
+    experts_count=config.experts,
+    ops=implementations.choose(config.precision, config.implementation),
   )
   return y_ND, routing

@@ -262,7 +262,7 @@ def _decoder(
     normed_BTD = attention.rms_norm(x_BTD, layer['attention_norm_D'])
     projected = attention.project(normed_BTD, layer, position_BT, config)
     mixed_BTHC = attend(index, *projected)
-    x_BTD += jnp.einsum('BTHC,HCD->BTD', mixed_BTHC, layer['output_HCD'])
+    x_BTD += attention.output(mixed_BTHC, layer, config)
 
     normed_BTD = attention.rms_norm(x_BTD, layer['expert_norm_D'])
     replay = None

@@ -1,68 +1,147 @@
-"""A product of matrices in MXFP8, with both of its gradients in MXFP8.
+"""Products with both of their gradients, in the precision that `ops` has.
 
-The three products contract over three different axes, so each operand is
-quantised along either of its own, both times from the high-precision original.
-What the backward pass needs is kept quantised.
+In MXFP8 the three products contract over three different axes, so each operand
+is quantised along either of its own, both times from the high-precision
+original. What the backward pass needs is kept quantised.
+
+`ops` is a module with the functions of xla.py, or an object with them.
 """
 
 from __future__ import annotations
 
+import functools
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-from composer_jax.pallas_kernels import mx
+from composer_jax.pallas_kernels import blocks
+from composer_jax.pallas_kernels import implementations
+
+_BLOCK_ROWS = 128
 
 
-@jax.custom_vjp
-def mx_matmul(x_MK: jax.Array, w_KN: jax.Array) -> jax.Array:
+class Ready(NamedTuple):
+  """A matrix made into an operand once, for forward products only."""
+
+  operand: Any
+
+
+def ready(kept: Any, ops: Any) -> Ready:
+  """From `ops.quantize(w_EKN, 1)`."""
+  return Ready(ops.reopen(kept, 1))
+
+
+def mx_matmul(
+  x_MK: jax.Array, w_KN: jax.Array, *, implementation: str = 'auto'
+) -> jax.Array:
   """The product x w, block-scaled along K and summed in float32.
 
   The gradients are block-scaled products as well: of x along N, of w along M.
   No axis need be a multiple of 32; zeros fill the last block.
 
+  Args:
+    x_MK: floating-point numbers.
+    w_KN: floating-point numbers.
+    implementation: see `implementations.choose`.
+
   Returns:
     y_MN in float32.
   """
-  y_MN, _ = _forward(x_MK, w_KN)
-  return y_MN
+  ops = implementations.choose('mxfp8', implementation)
+  return dense(x_MK, w_KN[None], ops)
 
 
-def _forward(x_MK, w_KN):
-  y_MN = _product(
-    'MK,KN->MN', _wide(quantize(x_MK, 1), 1), _wide(quantize(w_KN, 0), 0)
+def mx_grouped_matmul(
+  x_NK: jax.Array,
+  w_EKF: jax.Array,
+  group_sizes_E: jax.Array,
+  *,
+  implementation: str = 'auto',
+) -> jax.Array:
+  """Each row times the matrix of its group, like `jax.lax.ragged_dot`.
+
+  Args:
+    x_NK: rows sorted by group.
+    w_EKF: a matrix for each group.
+    group_sizes_E: how many rows each group has; traced, zeros allowed.
+    implementation: see `implementations.choose`.
+
+  Returns:
+    y_NF in float32; zeros in the rows behind the last group. The weights'
+    gradient is block-scaled along the rows of each group, in blocks that begin
+    with the group.
+  """
+  ops = implementations.choose('mxfp8', implementation)
+  rows = len(x_NK)
+  layout = blocks.layout(group_sizes_E, rows, _BLOCK_ROWS)
+  end_E = jnp.cumsum(group_sizes_E)
+  index_N = jnp.arange(rows)
+  group_N = jnp.searchsorted(end_E, index_N, side='right')
+  inside_E = layout.first_slot_E - (end_E - group_sizes_E)
+  slot_N = index_N + jnp.take(inside_E, group_N, mode='fill', fill_value=0)
+  slot_N1 = jnp.where(index_N < end_E[-1], slot_N, layout.slots)[:, None]
+  x_PK = blocks.put(x_NK, slot_N1, layout.slots)
+  x_BMK = x_PK.reshape(-1, _BLOCK_ROWS, x_NK.shape[1])
+  y_BMF = block_matmul(x_BMK, w_EKF, layout.expert_of_block, ops)
+  return blocks.take(y_BMF.reshape(layout.slots, -1), slot_N1)[:, 0]
+
+
+def dense(x_MK, w_1KN, ops) -> jax.Array:
+  """y_MN in float32 from one matrix, or one that is `Ready`."""
+  return block_matmul(x_MK[None], w_1KN, None, ops)[0]
+
+
+def block_matmul(x_BMK, w_EKN, expert_of_block, ops) -> jax.Array:
+  """y_BMN in float32: each block of rows times the matrix of its expert.
+
+  Args:
+    x_BMK: blocks of rows.
+    w_EKN: the matrices, or `Ready` ones, through which no gradient flows.
+    expert_of_block: ascending; or None if each block has a matrix of its own.
+    ops: the precision.
+  """
+  if isinstance(w_EKN, Ready):
+    x_BMK = ops.operand(x_BMK, 2)
+    return ops.forward(x_BMK, w_EKN.operand, expert_of_block)
+  return _block_matmul(x_BMK, w_EKN, expert_of_block, ops)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _block_matmul(x_BMK, w_EKN, expert_of_block, ops):
+  y_BMN, _ = _block_matmul_fwd(x_BMK, w_EKN, expert_of_block, ops)
+  return y_BMN
+
+
+def _block_matmul_fwd(x_BMK, w_EKN, expert_of_block, ops):
+  y_BMN = ops.forward(
+    ops.operand(x_BMK, 2), ops.operand(w_EKN, 1), expert_of_block
   )
-  like = jnp.zeros((), x_MK.dtype), jnp.zeros((), w_KN.dtype)
-  return y_MN, (quantize(x_MK, 0), quantize(w_KN, 1), like)
+  kept = ops.quantize(x_BMK, 1), ops.quantize(w_EKN, 2)
+  return y_BMN, (*kept, expert_of_block, types(x_BMK, w_EKN))
 
 
-def _backward(residuals, grad_MN):
-  x_MK, w_KN, (like_x, like_w) = residuals
-  grad_x_MK = _product(
-    'MN,KN->MK', _wide(quantize(grad_MN, 1), 1), _wide(w_KN, 1)
+def _block_matmul_bwd(ops, residuals, grad_BMN):
+  x_BMK, w_EKN, expert_of_block, (like_x, like_w) = residuals
+  grad_x_BMK = ops.input_grad(
+    ops.operand(grad_BMN, 2), ops.reopen(w_EKN, 2), expert_of_block
   )
-  grad_w_KN = _product(
-    'MK,MN->KN', _wide(x_MK, 0), _wide(quantize(grad_MN, 0), 0)
+  grad_w_EKN = ops.weight_grad(
+    ops.reopen(x_BMK, 1),
+    ops.operand(grad_BMN, 1),
+    expert_of_block,
+    like_w.shape[0],
   )
-  return grad_x_MK.astype(like_x.dtype), grad_w_KN.astype(like_w.dtype)
+  return (
+    grad_x_BMK.astype(like_x.dtype),
+    grad_w_EKN.astype(like_w.dtype),
+    None,
+  )
 
 
-mx_matmul.defvjp(_forward, _backward)
+_block_matmul.defvjp(_block_matmul_fwd, _block_matmul_bwd)
 
 
-def quantize(x: jax.Array, axis: int) -> mx.Quantized:
-  """E4M3 along the axis, which is filled up with zeros to a multiple of 32."""
-  missing = -x.shape[axis] % mx.BLOCK
-  if missing:
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, missing)
-    x = jnp.pad(x, widths)
-  return mx.quantize(x, axis)
-
-
-def _wide(x: mx.Quantized, axis: int):
-  """The numbers in bfloat16: four significant bits times 2^k fit in it."""
-  return mx.dequantize(*x, axis).astype(jnp.bfloat16)
-
-
-def _product(equation: str, left, right):
-  return jnp.einsum(equation, left, right, preferred_element_type=jnp.float32)
+def types(*arrays):
+  """Nothing but the types and first axes, which a gradient must have again."""
+  return tuple(x[:, :0, :0] for x in arrays)

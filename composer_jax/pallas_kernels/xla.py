@@ -38,7 +38,12 @@ class HiddenGrads(NamedTuple):
 
 
 def quantize(x: jax.Array, axis: int) -> mx.Quantized:
-  """Of three axes, along one of the last two."""
+  """Blocks along the axis, which zeros fill up to a multiple of 32."""
+  missing = -x.shape[axis] % mx.BLOCK
+  if missing:
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, missing)
+    x = jnp.pad(x, widths)
   return mx.quantize(x, axis)
 
 
@@ -53,26 +58,32 @@ def operand(x: jax.Array, axis: int) -> jax.Array:
 
 
 def forward(x_BMK, w_EKN, expert_of_block) -> jax.Array:
-  """y_BMN in float32, from operands along K."""
-  return _product('BMK,BKN->BMN', x_BMK, w_EKN[expert_of_block])
+  """y_BMN in float32, from operands along K.
+
+  Without `expert_of_block` each block has the matrix of its number.
+  """
+  return _product('BMK,BKN->BMN', x_BMK, _of_block(w_EKN, expert_of_block))
 
 
 def input_grad(grad_BMN, w_EKN, expert_of_block) -> jax.Array:
   """grad_BMK in float32, from operands along N."""
-  return _product('BMN,BKN->BMK', grad_BMN, w_EKN[expert_of_block])
+  w_BKN = _of_block(w_EKN, expert_of_block)
+  return _product('BMN,BKN->BMK', grad_BMN, w_BKN)
 
 
 def weight_grad(x_BMK, grad_BMN, expert_of_block, experts: int) -> jax.Array:
   """grad_EKN in float32, from operands along M; zero for an idle expert."""
   grad_BKN = _product('BMK,BMN->BKN', x_BMK, grad_BMN)
+  if expert_of_block is None:
+    return grad_BKN
   return jax.ops.segment_sum(
     grad_BKN, expert_of_block, experts, indices_are_sorted=True
   )
 
 
 def swiglu(gate_BMF, up_BMF) -> Hidden:
-  """silu(gate) * up, quantised along both axes (Shazeer 2020, eq. 6)."""
-  hidden_BMF = jax.nn.silu(gate_BMF) * up_BMF
+  """`gated`, quantised along both axes."""
+  hidden_BMF = gated(gate_BMF, up_BMF)
   return Hidden(
     operand_BMF=operand(hidden_BMF, 2),
     kept_BMF=quantize(hidden_BMF, 1),
@@ -83,18 +94,33 @@ def swiglu(gate_BMF, up_BMF) -> Hidden:
 
 def swiglu_grad(grad_BMF, gate_BMF, up_BMF) -> HiddenGrads:
   """From the gradient of its output and the inputs that `swiglu` kept."""
-  gate_BMF, up_BMF = (mx.dequantize(*x, 2) for x in (gate_BMF, up_BMF))
-  sigmoid_BMF = jax.nn.sigmoid(gate_BMF)
-  silu_BMF = gate_BMF * sigmoid_BMF
-  slope_BMF = sigmoid_BMF + silu_BMF * (1 - sigmoid_BMF)
-  grad_gate_BMF = grad_BMF * up_BMF * slope_BMF
-  grad_up_BMF = grad_BMF * silu_BMF
+  size = grad_BMF.shape[2]
+  gate_BMF, up_BMF = (
+    mx.dequantize(*kept, 2)[:, :, :size] for kept in (gate_BMF, up_BMF)
+  )
+  grad_gate_BMF, grad_up_BMF = gated_grad(grad_BMF, gate_BMF, up_BMF)
   return HiddenGrads(
     gate_BMF=operand(grad_gate_BMF, 2),
     up_BMF=operand(grad_up_BMF, 2),
     gate_rows_BMF=operand(grad_gate_BMF, 1),
     up_rows_BMF=operand(grad_up_BMF, 1),
   )
+
+
+def gated(gate, up):
+  """SwiGLU, silu(gate) * up (Shazeer 2020, arXiv 2002.05202, eq. 6)."""
+  return jax.nn.silu(gate) * up
+
+
+def gated_grad(grad, gate, up):
+  """(gradient of gate, gradient of up) from that of `gated`."""
+  sigmoid = jax.nn.sigmoid(gate)
+  silu = gate * sigmoid
+  return grad * up * (sigmoid + silu * (1 - sigmoid)), grad * silu
+
+
+def _of_block(w_EKN, expert_of_block):
+  return w_EKN if expert_of_block is None else w_EKN[expert_of_block]
 
 
 def _product(equation: str, left, right):

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from composer_jax.model import moe
+from composer_jax.pallas_kernels import experts as experts_lib
+from composer_jax.pallas_kernels import plain
 
 TOKENS, EXPERTS, WIDTH, HIDDEN = 13, 4, 6, 5  # 13 * 2 fills no whole blocks.
 
@@ -54,10 +56,20 @@ def values_and_gradients(arrays, expert_NX, *, block_rows):
   def run(arrays):
     x_ND, gate_NX, *experts = arrays
     routing = moe.Routing(expert_NX, gate_NX, jnp.zeros(()))
+    weights = experts_lib.Weights(*experts)
     if not block_rows:
-      y_ND = moe.experts_dense(x_ND, routing, *experts)
+      y_ND = moe.experts_dense(
+        x_ND, routing, weights, experts_count=EXPERTS, ops=plain.FLOAT32
+      )
     else:
-      y_ND = moe.experts_blocks(x_ND, routing, *experts, block_rows=block_rows)
+      y_ND = moe.experts_blocks(
+        x_ND,
+        routing,
+        weights,
+        experts_count=EXPERTS,
+        ops=plain.FLOAT32,
+        block_rows=block_rows,
+      )
     return (y_ND * normal(5, TOKENS, WIDTH)).sum(), y_ND
 
   (_, y_ND), gradients = jax.value_and_grad(run, has_aux=True)(arrays)

@@ -1,0 +1,62 @@
+"""Parameters for inference only: every matrix in the model's precision.
+
+A matrix is rounded once per published version, by the learner, so the sampler
+computes with the very numbers of the learner's forward pass and no other
+quantisation can creep in. MXFP8 ships as it is: elements and scales.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from composer_jax.pallas_kernels import implementations
+from composer_jax.pallas_kernels import matmul
+
+# How many leading axes of a projection are contracted; experts' matrices have
+# an axis for the expert first.
+_CONTRACTED = {'query_DHC': 1, 'key_DKC': 1, 'value_DKC': 1, 'output_HCD': 2}
+_OF_EXPERTS = ('gate_EDF', 'up_EDF', 'down_EFD')
+_MATRICES = (*_CONTRACTED, *_OF_EXPERTS)
+
+
+def ship(params: dict, config) -> dict:
+  """What is published of the learner's parameters.
+
+  In float32 the parameters themselves; otherwise each matrix is an array
+  [experts or 1, K, N], rounded along K.
+  """
+  if config.precision == 'float32':
+    return params
+  ops = _ops(config)
+
+  def shipped(name: str, w) -> Any:
+    if name in _OF_EXPERTS:
+      return ops.quantize(w, 1)
+    rows = math.prod(w.shape[: _CONTRACTED[name]])
+    return ops.quantize(w.reshape(1, rows, -1), 1)
+
+  return _map_matrices(shipped, params)
+
+
+def unpack(shipped: dict, config) -> dict:
+  """What the forward passes take, from what `ship` gave."""
+  if config.precision == 'float32':
+    return shipped
+  ops = _ops(config)
+  return _map_matrices(lambda _, kept: matmul.ready(kept, ops), shipped)
+
+
+def _map_matrices(change, params: dict) -> dict:
+  layers = tuple(
+    {
+      name: change(name, w) if name in _MATRICES else w
+      for name, w in layer.items()
+    }
+    for layer in params['layers']
+  )
+  return {**params, 'layers': layers}
+
+
+def _ops(config):
+  return implementations.choose(config.precision, config.implementation)

@@ -1,0 +1,56 @@
+"""The products without blocks: operands rounded to one type, or not at all.
+
+The functions are those of xla.py, so that a precision is a choice between
+modules and nothing else differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from composer_jax.pallas_kernels import xla
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+  """Products of operands of one type, summed in float32."""
+
+  dtype: str  # 'float32' or 'bfloat16'
+
+  forward = staticmethod(xla.forward)
+  input_grad = staticmethod(xla.input_grad)
+  weight_grad = staticmethod(xla.weight_grad)
+
+  def quantize(self, x: jax.Array, axis: int) -> jax.Array:
+    del axis
+    return x.astype(self.dtype)
+
+  def reopen(self, kept: jax.Array, axis: int) -> jax.Array:
+    del axis
+    return kept
+
+  def operand(self, x: jax.Array, axis: int) -> jax.Array:
+    return self.quantize(x, axis)
+
+  def swiglu(self, gate_BMF, up_BMF) -> xla.Hidden:
+    hidden_BMF = xla.gated(gate_BMF, up_BMF).astype(self.dtype)
+    return xla.Hidden(
+      operand_BMF=hidden_BMF,
+      kept_BMF=hidden_BMF,
+      gate_BMF=gate_BMF.astype(self.dtype),
+      up_BMF=up_BMF.astype(self.dtype),
+    )
+
+  def swiglu_grad(self, grad_BMF, gate_BMF, up_BMF) -> xla.HiddenGrads:
+    grads = xla.gated_grad(
+      grad_BMF, gate_BMF.astype(jnp.float32), up_BMF.astype(jnp.float32)
+    )
+    gate_BMF, up_BMF = (x.astype(self.dtype) for x in grads)
+    return xla.HiddenGrads(gate_BMF, up_BMF, gate_BMF, up_BMF)
+
+
+FLOAT32 = Plain('float32')
+BFLOAT16 = Plain('bfloat16')
