@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from composer_jax import trajectory
 from composer_jax.checkpoint import weights as weights_lib
 from composer_jax.loop import behaviour
@@ -14,12 +16,19 @@ from composer_jax.loop import metrics
 from composer_jax.loop import policy as policy_lib
 from composer_jax.loop import run as run_lib
 from composer_jax.loop import warmstart
+from composer_jax.model import serving
 from composer_jax.replay import record
 from composer_jax.sampler import engine as engine_lib
 
 
 def serve(run: run_lib.Run, like) -> policy_lib.Policy:
-  """A sampler that has its weights from the published checkpoints only."""
+  """A sampler that has its weights from the published checkpoints only.
+
+  Args:
+    run: the run.
+    like: parameters of the learner, for their shapes.
+  """
+  like = jax.eval_shape(lambda: serving.ship(like, run.config.model))
   loaded = weights_lib.load_latest(run.paths.weights, like)
   engine = engine_lib.Engine(
     run.config.sampler,

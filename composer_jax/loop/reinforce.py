@@ -19,6 +19,7 @@ from composer_jax.loop import behaviour
 from composer_jax.loop import heldout
 from composer_jax.loop import metrics
 from composer_jax.loop import run as run_lib
+from composer_jax.model import serving
 from composer_jax.replay import buffer as buffer_lib
 from composer_jax.replay import record
 from composer_jax.tasks import source
@@ -51,7 +52,7 @@ def begin(run: run_lib.Run, params) -> Loop:
   version = int(state.step)
   publisher = weights_lib.Publisher(run.paths.weights)
   publisher.rewind(version)
-  publisher.publish(version, state.params)
+  publisher.publish(version, serving.ship(state.params, run.config.model))
   counters['weights_published'] += restored is None
   policy = heldout.serve(run, state.params)
   return Loop(run, policy, publisher, state, counters)
@@ -158,7 +159,8 @@ class Loop:
       temperature=config.run.temperature,
     )
     version = int(self.state.step)
-    self._publisher.publish(version, self.state.params)
+    shipped = serving.ship(self.state.params, config.model)
+    self._publisher.publish(version, shipped)
     self.counters['weights_published'] += 1
     episodes = [episode for episode, _ in pairs]
     record.write_step(run.paths.trajectories, version, episodes)

@@ -7,8 +7,11 @@ quantisation can creep in. MXFP8 ships as it is: elements and scales.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
+
+import jax
 
 from composer_jax.pallas_kernels import implementations
 from composer_jax.pallas_kernels import matmul
@@ -20,6 +23,7 @@ _OF_EXPERTS = ('gate_EDF', 'up_EDF', 'down_EFD')
 _MATRICES = (*_CONTRACTED, *_OF_EXPERTS)
 
 
+@functools.partial(jax.jit, static_argnames='config')
 def ship(params: dict, config) -> dict:
   """What is published of the learner's parameters.
 
@@ -39,6 +43,7 @@ def ship(params: dict, config) -> dict:
   return _map_matrices(shipped, params)
 
 
+@functools.partial(jax.jit, static_argnames='config')
 def unpack(shipped: dict, config) -> dict:
   """What the forward passes take, from what `ship` gave."""
   if config.precision == 'float32':

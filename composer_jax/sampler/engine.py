@@ -22,6 +22,7 @@ import numpy as np
 
 from composer_jax import trajectory
 from composer_jax.model import config as model_config
+from composer_jax.model import serving
 from composer_jax.model import transformer
 from composer_jax.sampler import decode
 
@@ -80,6 +81,11 @@ class _Slot:
     return [transformer.NO_TOKEN] * (count - len(known)) + known
 
 
+def _unpacked(weights: trajectory.Weights, model) -> trajectory.Weights:
+  params = serving.unpack(weights.params, model)
+  return dataclasses.replace(weights, params=params)
+
+
 class Engine:
   """A batch of sequences over one set of weights."""
 
@@ -93,7 +99,7 @@ class Engine:
   ):
     self._config = config
     self._model = model
-    self._weights = weights
+    self._weights = _unpacked(weights, model)
     self._stop_id = stop_id
     # One slot more than sequences: for the rows that a batch has to spare.
     self._cache = transformer.init_cache(
@@ -143,7 +149,12 @@ class Engine:
     self._work.set()
 
   def set_weights(self, weights: trajectory.Weights) -> None:
-    """Takes effect before the next step; only newer versions are taken."""
+    """Takes effect before the next step; only newer versions are taken.
+
+    Args:
+      weights: what `serving.ship` gave.
+    """
+    weights = _unpacked(weights, self._model)
     with self._lock:
       newest = (self._next_weights or self._weights).version
       if weights.version <= newest:
