@@ -70,6 +70,8 @@ def _step(eqn: core.JaxprEqn, inputs: Sequence[str | None], found):
     by = eqn.invars[1]
     exponent = isinstance(by, core.Literal) and by.val == _MANTISSA
     return [_EXPONENT if exponent else None]
+  if name == 'or':
+    return [_EXPONENT if _EXPONENT in inputs else None]
   if name == 'bitcast_convert_type':
     return [_POWER if inputs == [_EXPONENT] else None]
   if name == 'mul':

@@ -73,6 +73,16 @@ def mx_grouped_matmul(
     with the group.
   """
   ops = implementations.choose('mxfp8', implementation)
+  return grouped(x_NK, w_EKF, group_sizes_E, ops)
+
+
+def dense(x_MK, w_1KN, ops) -> jax.Array:
+  """y_MN in float32 from one matrix, or one that is `Ready`."""
+  return block_matmul(x_MK[None], w_1KN, None, ops)[0]
+
+
+def grouped(x_NK, w_EKF, group_sizes_E, ops) -> jax.Array:
+  """`mx_grouped_matmul` in the precision that `ops` has."""
   rows = len(x_NK)
   layout = blocks.layout(group_sizes_E, rows, _BLOCK_ROWS)
   end_E = jnp.cumsum(group_sizes_E)
@@ -85,11 +95,6 @@ def mx_grouped_matmul(
   x_BMK = x_PK.reshape(-1, _BLOCK_ROWS, x_NK.shape[1])
   y_BMF = block_matmul(x_BMK, w_EKF, layout.expert_of_block, ops)
   return blocks.take(y_BMF.reshape(layout.slots, -1), slot_N1)[:, 0]
-
-
-def dense(x_MK, w_1KN, ops) -> jax.Array:
-  """y_MN in float32 from one matrix, or one that is `Ready`."""
-  return block_matmul(x_MK[None], w_1KN, None, ops)[0]
 
 
 def block_matmul(x_BMK, w_EKN, expert_of_block, ops) -> jax.Array:
