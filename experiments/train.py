@@ -47,7 +47,7 @@ def load(name: str, settings: Sequence[str]) -> config_lib.Config:
   known = [
     module.name
     for module in pkgutil.iter_modules(experiments.__path__)
-    if module.name not in ('train', 'ablations')
+    if module.name not in ('train', 'ablations', 'precisions')
   ]
   if name not in known:
     raise ValueError(f'--experiment={name} is not one of {", ".join(known)}')

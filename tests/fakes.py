@@ -167,9 +167,8 @@ def steps(*turns):
 
 
 def pack(pairs, *, rows=2, length=24, model=MODEL):
-  route_shape = (model.layers, model.experts_per_token)
   return batch_lib.pack(
-    pairs, rows=rows, length=length, route_shape=route_shape
+    pairs, rows=rows, length=length, route_shape=model.route_shape
   )
 
 

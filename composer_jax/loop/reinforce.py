@@ -151,7 +151,7 @@ class Loop:
         useful,
         rows=config.learner.micro_rows,
         length=config.learner.row_tokens,
-        route_shape=run.route_shape,
+        route_shape=config.model.route_shape,
       ),
       config=config.learner,
       model=config.model,

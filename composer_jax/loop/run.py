@@ -56,10 +56,6 @@ class Run:
   def seconds(self) -> float:
     return time.monotonic() - self.started
 
-  @property
-  def route_shape(self) -> tuple[int, int]:
-    return self.config.model.layers, self.config.model.experts_per_token
-
   def split(self, name: str) -> list[trajectory.Task]:
     return [task for task in self.tasks if task.split == name]
 

@@ -13,10 +13,12 @@ from composer_jax import trajectory
 from composer_jax.checkpoint import train_state
 from composer_jax.learner import step as step_lib
 from composer_jax.loop import behaviour
+from composer_jax.loop import config as config_lib
 from composer_jax.loop import evaluate
 from composer_jax.loop import exercises
 from composer_jax.loop import run as run_lib
 from composer_jax.loop import warmstart
+from composer_jax.loop import wiring
 from composer_jax.replay import record
 from composer_jax.tasks import source
 
@@ -34,29 +36,35 @@ def warm_start(run: run_lib.Run):
     return state.params
   _record(run.paths.demonstrations, lambda: _demonstrations(run))
   _record(run.paths.exercises, lambda: _exercises(run))
-  batches = warmstart.batches(
-    [
-      record.TrajectorySource(run.paths.demonstrations),
-      record.TrajectorySource(run.paths.exercises),
-    ],
-    [1 - config.exercise_share, config.exercise_share],
-    rows=run.config.learner.micro_rows,
-    length=run.config.learner.row_tokens,
-    seed=run.seed_of(run_lib.Stream.PACK),
-    route_shape=run.route_shape,
-  )
+  data = batches(run.config, run.paths, run.seed)
   if restored is not None:
-    batches.set_state(dict(restored.metadata['data']))
+    data.set_state(dict(restored.metadata['data']))
   first = int(state.step)
   while int(state.step) < config.steps and not run.crew.stop.is_set():
-    state = _supervised_steps(run, state, batches, learner)
+    state = _supervised_steps(run, state, data, learner)
   if int(state.step) > first:
-    run_lib.save(run, 'warm', state, {'data': batches.get_state()})
+    run_lib.save(run, 'warm', state, {'data': data.get_state()})
   run.crew.check()
   return state.params
 
 
-def _supervised_steps(run, state, batches, learner):
+def batches(config: config_lib.Config, paths: wiring.Paths, seed: int):
+  """Endless micro-batches of what a run has recorded, mixed as configured."""
+  share = config.warm.exercise_share
+  return warmstart.batches(
+    [
+      record.TrajectorySource(paths.demonstrations),
+      record.TrajectorySource(paths.exercises),
+    ],
+    [1 - share, share],
+    rows=config.learner.micro_rows,
+    length=config.learner.row_tokens,
+    seed=evaluate.seed_of(seed, run_lib.Stream.PACK),
+    route_shape=config.model.route_shape,
+  )
+
+
+def _supervised_steps(run, state, data, learner):
   """Steps until the next line of the log."""
   first, started = int(state.step), time.monotonic()
   last = min(first + 20, run.config.warm.steps)
@@ -67,7 +75,7 @@ def _supervised_steps(run, state, batches, learner):
     for _ in range(first, last):
       if run.crew.stop.is_set():
         return state
-      batch = next(batches)
+      batch = next(data)
       state, values = step_lib.update(
         state,
         [batch],

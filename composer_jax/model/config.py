@@ -42,3 +42,8 @@ class ModelConfig:
     if self.head_width % 2:
       raise ValueError(f'head_width={self.head_width} must be even (RoPE)')
     implementations.check(self.precision, self.implementation)
+
+  @property
+  def route_shape(self) -> tuple[int, int]:
+    """(L, X): the experts chosen for one token."""
+    return self.layers, self.experts_per_token

@@ -384,3 +384,35 @@ def learning_curve_png(past: history.History) -> bytes | None:
     stream = io.BytesIO()
     drawing.savefig(stream, format='png', dpi=160, facecolor='white')
     return stream.getvalue()
+
+
+def loss_curves_png(
+  losses: Mapping[str, np.ndarray], reference: str, window: int
+) -> bytes:
+  """Losses over steps by name, and how far each is from the reference's.
+
+  Both are means of `window` steps.
+  """
+  smooth_T = {
+    name: np.convolve(loss_T, np.ones(window) / window, mode='valid')
+    for name, loss_T in losses.items()
+  }
+  with matplotlib.rc_context(_style(_INK)):
+    drawing = figure.Figure(figsize=(7.9, 3.2), layout='constrained')
+    left, right = drawing.subplots(1, 2)
+    for colour, (name, loss_T) in zip(_COLOURS, smooth_T.items(), strict=False):
+      step_T = np.arange(len(loss_T)) + window
+      gap_T = loss_T / smooth_T[reference] - 1
+      left.plot(step_T, loss_T, color=colour, linewidth=1.4, label=name)
+      right.plot(step_T, gap_T, color=colour, linewidth=1.4, label=name)
+    for axis, title in (
+      (left, f'loss, nats per token (mean of {window} steps)'),
+      (right, f'relative to {reference}'),
+    ):
+      _finish(axis, percent=axis is right)
+      axis.set_title(title, fontsize=9)
+      axis.set_xlabel('step')
+    left.legend(loc='best')
+    stream = io.BytesIO()
+    drawing.savefig(stream, format='png', dpi=160, facecolor='white')
+  return stream.getvalue()

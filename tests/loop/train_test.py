@@ -309,7 +309,7 @@ def updated(state, groups, config):
     [(t, value) for t, value in pairs if value],
     rows=config.learner.micro_rows,
     length=config.learner.row_tokens,
-    route_shape=(config.model.layers, config.model.experts_per_token),
+    route_shape=config.model.route_shape,
   )
   state, _ = step_lib.update(
     state,
