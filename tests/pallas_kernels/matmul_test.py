@@ -72,6 +72,65 @@ class ProductTest(parameterized.TestCase):
     self.assertEqual([g.dtype for g in grads], [jnp.bfloat16, jnp.float32])
 
 
+GROUPS = {  # Rows of each group; some rows may follow the last one.
+  'odd_sizes': (5, 40, 1, 130),
+  'an_empty_group': (0, 33, 0, 64),
+  'everything_in_one': (0, 0, 70, 0),
+  'rows_behind': (3, 0, 17, 9),
+  'nothing': (0, 0, 0, 0),
+}
+
+
+def grouped_operands(sizes, behind=7):
+  rng = np.random.default_rng(1)
+  rows = sum(sizes) + behind
+  return (
+    rng.normal(size=(rows, 40)).astype(np.float32),
+    rng.normal(size=(len(sizes), 40, 33)).astype(np.float32),
+    rng.normal(size=(rows, 33)).astype(np.float32),
+  )
+
+
+@jax.jit
+def run_grouped(x_NK, w_EKF, sizes_E, grad_NF):
+  y_NF, back = jax.vjp(
+    lambda x, w: matmul.mx_grouped_matmul(x, w, sizes_E), x_NK, w_EKF
+  )
+  return (y_NF, *back(grad_NF))
+
+
+class GroupedTest(parameterized.TestCase):
+  @parameterized.parameters(*GROUPS)
+  def test_each_group_is_a_product_of_its_own(self, name):
+    sizes = GROUPS[name]
+    x_NK, w_EKF, grad_NF = grouped_operands(sizes)
+    y_NF, grad_x_NK, grad_w_EKF = run_grouped(
+      x_NK, w_EKF, np.asarray(sizes), grad_NF
+    )
+    start = 0
+    for e, size in enumerate(sizes):
+      if not size:
+        np.testing.assert_array_equal(grad_w_EKF[e], 0)
+        continue
+      rows = slice(start, start + size)
+      wanted = products(x_NK[rows], w_EKF[e], grad_NF[rows])
+      found = y_NF[rows], grad_x_NK[rows], grad_w_EKF[e]
+      for actual, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)
+      start += size
+    self.assertFalse(np.any(y_NF[start:]))
+    self.assertFalse(np.any(grad_x_NK[start:]))
+
+  def test_another_group_changes_nothing(self):
+    sizes = GROUPS['odd_sizes']
+    x_NK, w_EKF, grad_NF = grouped_operands(sizes)
+    before = run_grouped(x_NK, w_EKF, np.asarray(sizes), grad_NF)
+    x_NK[:5], grad_NF[:5] = 1e4, -1e4
+    after = run_grouped(x_NK, w_EKF, np.asarray(sizes), grad_NF)
+    np.testing.assert_array_equal(before[0][5:], after[0][5:])
+    np.testing.assert_array_equal(before[2][1:], after[2][1:])
+
+
 class FaultTest(absltest.TestCase):
   def test_an_all_zero_operand_gives_finite_zeros(self):
     x_MK, w_KN, grad_MN = operands((64, 64, 32))
