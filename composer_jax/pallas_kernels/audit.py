@@ -1,9 +1,10 @@
 """Which precision a traced program really multiplies in.
 
 A product counts as MXFP8 only if both of its operands are 8-bit numbers times a
-power of two for each 32 of them, and nothing else has been done to them since.
-Whether the 32 lie along the axis that is contracted, shapes alone do not tell:
-that is for the numerical tests.
+power of two for each 32 of them, or come from a function that is known by its
+name to round like that, and nothing else has been done to them since. That such
+a function keeps to its name, and that the 32 lie along the axis which is
+contracted, is for the numerical tests.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _EXPONENT = 'exponent'  # In the place where float32 has it.
 _POWER = 'power'
 _MXFP8 = 'mxfp8'
 _MANTISSA = 23  # Bits.
+_ROUNDING = frozenset({mx.mx_round_trip.__name__})
 # What moves numbers about, or writes them in a wider type.
 _MOVES = frozenset({
   'broadcast_in_dim', 'convert_element_type', 'copy', 'dynamic_slice',
@@ -62,6 +64,8 @@ def _step(eqn: core.JaxprEqn, inputs: Sequence[str | None], found):
   if name == 'dot_general':
     found[_precision(eqn, inputs)] += 1
     return [None]
+  if eqn.params.get('name') in _ROUNDING:
+    return [_MXFP8] * len(eqn.outvars)
   programs = list(core.jaxprs_in_params(eqn.params))
   if programs:
     return _call(eqn, programs, inputs, found)

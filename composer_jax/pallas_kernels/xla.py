@@ -64,19 +64,19 @@ def _apart(function: Callable, static: Sequence[str] = ()) -> Callable:
 @functools.partial(_apart, static=('axis',))
 def quantize(x: jax.Array, axis: int) -> mx.Quantized:
   """Blocks along the axis, which zeros fill up to a multiple of 32."""
-  return _quantize(x, axis)
+  return mx.quantize(_filled(x, axis), axis)
 
 
 @functools.partial(_apart, static=('axis',))
 def reopen(kept: mx.Quantized, axis: int) -> jax.Array:
   """The operand from what was kept of it."""
-  return _reopen(kept, axis)
+  return mx.dequantize(*kept, axis).astype(jnp.bfloat16)
 
 
 @functools.partial(_apart, static=('axis',))
 def operand(x: jax.Array, axis: int) -> jax.Array:
   """What a product that contracts over the axis takes for x."""
-  return _reopen(_quantize(x, axis), axis)
+  return mx.mx_round_trip(_filled(x, axis), axis).astype(jnp.bfloat16)
 
 
 def forward(x_BMK, w_EKN, expert_of_block) -> jax.Array:
@@ -116,11 +116,7 @@ def swiglu(gate_BMF, up_BMF) -> Hidden:
 
 def swiglu_grad(grad_BMF, gate_BMF, up_BMF) -> HiddenGrads:
   """From the gradient of its output and the inputs that `swiglu` kept."""
-  size = grad_BMF.shape[2]
-  gate_BMF, up_BMF = (
-    mx.dequantize(*kept, 2)[:, :, :size] for kept in (gate_BMF, up_BMF)
-  )
-  grad_gate_BMF, grad_up_BMF = gated_grad(grad_BMF, gate_BMF, up_BMF)
+  grad_gate_BMF, grad_up_BMF = _reopened_grad(grad_BMF, gate_BMF, up_BMF)
   return HiddenGrads(
     gate_BMF=operand(grad_gate_BMF, 2),
     up_BMF=operand(grad_up_BMF, 2),
@@ -135,7 +131,6 @@ def gated(gate, up):
   return jax.nn.silu(gate) * up
 
 
-@_apart
 def gated_grad(grad, gate, up):
   """(gradient of gate, gradient of up) from that of `gated`."""
   sigmoid = jax.nn.sigmoid(gate)
@@ -143,17 +138,20 @@ def gated_grad(grad, gate, up):
   return grad * up * (sigmoid + silu * (1 - sigmoid)), grad * silu
 
 
-def _quantize(x, axis: int) -> mx.Quantized:
+def _filled(x, axis: int):
   missing = -x.shape[axis] % mx.BLOCK
-  if missing:
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, missing)
-    x = jnp.pad(x, widths)
-  return mx.quantize(x, axis)
+  widths = [(0, 0)] * x.ndim
+  widths[axis] = (0, missing)
+  return jnp.pad(x, widths) if missing else x
 
 
-def _reopen(kept: mx.Quantized, axis: int):
-  return mx.dequantize(*kept, axis).astype(jnp.bfloat16)
+@_apart
+def _reopened_grad(grad_BMF, gate_BMF: mx.Quantized, up_BMF: mx.Quantized):
+  size = grad_BMF.shape[2]
+  gate_BMF, up_BMF = (
+    mx.dequantize(*kept, 2)[:, :, :size] for kept in (gate_BMF, up_BMF)
+  )
+  return gated_grad(grad_BMF, gate_BMF, up_BMF)
 
 
 @_apart

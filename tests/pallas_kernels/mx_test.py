@@ -97,6 +97,14 @@ class GoldenTest(parameterized.TestCase):
       mx_numpy.flush(mx_numpy.dequantize(expected, expected_scales)),
     )
 
+  @parameterized.product(kind=tuple(inputs('e4m3')), axis=[0, 1])
+  def test_the_way_there_and_back_is_that_through_8_bits(self, kind, axis):
+    x = jnp.asarray(inputs('e4m3')[kind], jnp.float32)
+    x = jnp.pad(x, ((0, -len(x) % 32), (0, 0)))
+    wanted = mx.dequantize(*mx.quantize(x, axis), axis)
+    # Adding 0 takes the sign from -0.
+    np.testing.assert_array_equal(mx.mx_round_trip(x, axis), wanted + 0.0)
+
   def test_by_hand(self):
     x = np.zeros(64, np.float32)
     x[:4] = 448.0, 1.0, 0.3, -(2.0**-10)
