@@ -17,6 +17,7 @@ from composer_jax import trajectory
 from composer_jax.pallas_kernels import blocks
 from composer_jax.pallas_kernels import experts
 from composer_jax.pallas_kernels import implementations
+from composer_jax.pallas_kernels import matmul
 
 
 class Routing(NamedTuple):
@@ -81,7 +82,13 @@ def experts_dense(
   )
   # Repeated, so that XLA:CPU does not transpose the weights at every step.
   x_END = jnp.broadcast_to(x_ND, (experts_count, *x_ND.shape))
-  y_END = experts.feed_forward(x_END, weights, None, ops)
+  y_END = matmul.of_each(
+    lambda x_BMD, expert_of_block: experts.feed_forward(
+      x_BMD, weights, expert_of_block, ops
+    ),
+    x_END,
+    ops,
+  )
   return jnp.einsum('END,NE->ND', y_END, weight_NE)
 
 

@@ -9,6 +9,7 @@ original. What the backward pass needs is kept quantised.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import functools
 from typing import Any, NamedTuple
 
@@ -78,7 +79,28 @@ def mx_grouped_matmul(
 
 def dense(x_MK, w_1KN, ops) -> jax.Array:
   """y_MN in float32 from one matrix, or one that is `Ready`."""
-  return block_matmul(x_MK[None], w_1KN, None, ops)[0]
+  y_1MN = of_each(
+    lambda x_BMK, expert_of_block: block_matmul(
+      x_BMK, w_1KN, expert_of_block, ops
+    ),
+    x_MK[None],
+    ops,
+  )
+  return y_1MN[0]
+
+
+def of_each(run: Callable, x_EMK, ops) -> jax.Array:
+  """run(x_BMK, expert_of_block) where expert e has all the rows x_EMK[e]."""
+  block_rows = ops.BLOCK_ROWS
+  if block_rows is None:
+    return run(x_EMK, None)
+  experts, rows, width = x_EMK.shape
+  blocks_each = -(-rows // block_rows)
+  missing = blocks_each * block_rows - rows
+  x_EMK = jnp.pad(x_EMK, ((0, 0), (0, missing), (0, 0)))
+  expert_of_block = jnp.repeat(jnp.arange(experts), blocks_each)
+  y_BMN = run(x_EMK.reshape(-1, block_rows, width), expert_of_block)
+  return y_BMN.reshape(experts, rows + missing, -1)[:, :rows]
 
 
 def grouped(x_NK, w_EKF, group_sizes_E, ops) -> jax.Array:
@@ -103,7 +125,8 @@ def block_matmul(x_BMK, w_EKN, expert_of_block, ops) -> jax.Array:
   Args:
     x_BMK: blocks of rows.
     w_EKN: the matrices, or `Ready` ones, through which no gradient flows.
-    expert_of_block: ascending; or None if each block has a matrix of its own.
+    expert_of_block: ascending; or None if each block has a matrix of its own,
+      where `ops` takes blocks of any number of rows.
     ops: the precision.
   """
   if isinstance(w_EKN, Ready):

@@ -20,6 +20,7 @@ class Plain:
 
   dtype: str  # 'float32' or 'bfloat16'
 
+  BLOCK_ROWS = xla.BLOCK_ROWS
   forward = staticmethod(xla.forward)
   input_grad = staticmethod(xla.input_grad)
   weight_grad = staticmethod(xla.weight_grad)

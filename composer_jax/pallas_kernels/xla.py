@@ -21,6 +21,8 @@ import jax.numpy as jnp
 
 from composer_jax.pallas_kernels import mx
 
+BLOCK_ROWS = None  # That a block must have: any number will do.
+
 
 class Hidden(NamedTuple):
   """What the gated unit makes of its two inputs, in blocks of 32."""
