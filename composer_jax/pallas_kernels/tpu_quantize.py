@@ -24,7 +24,9 @@ _TILE_ELEMENTS = 2**19
 _VMEM_BYTES = 48 * 2**20
 
 
-def check(x: jax.Array, axis: int) -> int:
+def check(
+  x: jax.Array, axis: int, dtypes: tuple = (jnp.float32, jnp.bfloat16)
+) -> int:
   """The axis counted from 0, if the kernels take x.
 
   Raises:
@@ -39,8 +41,9 @@ def check(x: jax.Array, axis: int) -> int:
       f'shape {x.shape} on a TPU: pad axis 1 to a multiple of {mx.BLOCK} and'
       f' axis 2 to one of {LANES}'
     )
-  if x.dtype not in (jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn):
-    raise ValueError(f'float32 or bfloat16 is quantised, not {x.dtype}')
+  if x.dtype not in dtypes:
+    names = ' or '.join(dtype.__name__ for dtype in dtypes)
+    raise ValueError(f'a kernel for {names} was given {x.dtype}')
   return axis % 3
 
 
@@ -52,13 +55,13 @@ def quantize(x: jax.Array, axis: int, *, interpret=False) -> mx.Quantized:
   scale_shape = list(x.shape)
   scale_shape[axis] //= mx.BLOCK
   scratch = scale_tile[1:] if axis == 1 else largest_scratch(tile_R, tile_C)
-  tile = pl.BlockSpec((1, tile_R, tile_C), _same)
+  tile = pl.BlockSpec((1, tile_R, tile_C), same_tile)
   return mx.Quantized(
     *pl.pallas_call(
       _quantize_sublanes if axis == 1 else _quantize_lanes,
       grid=(groups, pl.cdiv(rows, tile_R), pl.cdiv(columns, tile_C)),
       in_specs=[tile],
-      out_specs=(tile, pl.BlockSpec(scale_tile, _same)),
+      out_specs=(tile, pl.BlockSpec(scale_tile, same_tile)),
       out_shape=(
         jax.ShapeDtypeStruct(x.shape, jnp.float8_e4m3fn),
         jax.ShapeDtypeStruct(scale_shape, jnp.uint8),
@@ -77,7 +80,7 @@ def operand(x: jax.Array, axis: int, *, interpret=False) -> jax.Array:
   groups, rows, columns = x.shape
   tile_C = min(columns, 1024)
   tile_R = tile_rows(rows, tile_C)
-  tile = pl.BlockSpec((1, tile_R, tile_C), _same)
+  tile = pl.BlockSpec((1, tile_R, tile_C), same_tile)
   return pl.pallas_call(
     _operand_sublanes if axis == 1 else _operand_lanes,
     grid=(groups, pl.cdiv(rows, tile_R), pl.cdiv(columns, tile_C)),
@@ -93,7 +96,7 @@ def operand(x: jax.Array, axis: int, *, interpret=False) -> jax.Array:
 def reopen(kept: mx.Quantized, axis: int, *, interpret=False) -> jax.Array:
   """The bfloat16 operand from what was kept of it."""
   elements, scales = kept
-  axis = check(elements, axis)
+  axis = check(elements, axis, (jnp.float8_e4m3fn,))
   groups, rows, columns = elements.shape
   scale_shape = list(elements.shape)
   scale_shape[axis] //= mx.BLOCK
@@ -103,7 +106,7 @@ def reopen(kept: mx.Quantized, axis: int, *, interpret=False) -> jax.Array:
       f' {tuple(scale_shape)}, not {scales.dtype} of {scales.shape}'
     )
   tile_R, tile_C, scale_tile = _tiles(elements.shape, axis)
-  tile = pl.BlockSpec((1, tile_R, tile_C), _same)
+  tile = pl.BlockSpec((1, tile_R, tile_C), same_tile)
   if axis == 1:
     scratch = [pltpu.VMEM(scale_tile[1:], jnp.float32)] * 2
   else:
@@ -114,7 +117,7 @@ def reopen(kept: mx.Quantized, axis: int, *, interpret=False) -> jax.Array:
   return pl.pallas_call(
     _reopen_sublanes if axis == 1 else _reopen_lanes,
     grid=(groups, pl.cdiv(rows, tile_R), pl.cdiv(columns, tile_C)),
-    in_specs=[tile, pl.BlockSpec(scale_tile, _same)],
+    in_specs=[tile, pl.BlockSpec(scale_tile, same_tile)],
     out_specs=tile,
     out_shape=jax.ShapeDtypeStruct(elements.shape, jnp.bfloat16),
     scratch_shapes=scratch,
@@ -172,7 +175,7 @@ def parameters():
   )
 
 
-def _same(group, row, column):
+def same_tile(group, row, column):
   return group, row, column
 
 
@@ -235,7 +238,7 @@ def _operand_sublanes(x_ref, out_ref):
 
 
 def _lane_slab(rows: int, columns: int) -> tuple[int, int]:
-  return min(rows, LANES), math.gcd(columns, 512)
+  return min(rows, LANES), math.gcd(columns, 1024)
 
 
 def _operand_lanes(x_ref, out_ref):
