@@ -80,8 +80,16 @@ def steps(
 
 
 def forward(x_BMK, w_EKN, expert_of_block, *, interpret=False) -> jax.Array:
-  """y_BMN in float32, from operands along K."""
-  _check(x_BMK, w_EKN, expert_of_block)
+  """y_BMN in float32, from operands along K.
+
+  Args:
+    x_BMK: bfloat16; all but B multiples of 128, here and below. M may be 32 or
+      64 as well.
+    w_EKN: bfloat16.
+    expert_of_block: ascending; without it, each block has its own matrix.
+    interpret: runs on a CPU, as in `pallas_call`.
+  """
+  expert_of_block = _check(x_BMK, w_EKN, expert_of_block, w_EKN.shape[0])
   return _by_rows(
     x_BMK, w_EKN, expert_of_block, 1, 'mx_forward', interpret=interpret
   )
@@ -91,25 +99,33 @@ def input_grad(
   grad_BMN, w_EKN, expert_of_block, *, interpret=False
 ) -> jax.Array:
   """grad_BMK in float32, from operands along N."""
-  _check(grad_BMN, w_EKN, expert_of_block)
+  expert_of_block = _check(grad_BMN, w_EKN, expert_of_block, w_EKN.shape[0])
   return _by_rows(
     grad_BMN, w_EKN, expert_of_block, 2, 'mx_input_grad', interpret=interpret
   )
 
 
-def _check(x_BMK, w_EKN, expert_of_block):
-  if expert_of_block.shape != x_BMK.shape[:1]:
+def _check(left_BMK, right, expert_of_block, experts: int) -> jax.Array:
+  """The experts of the blocks, if the kernels take these operands."""
+  blocks, rows, _ = left_BMK.shape
+  if expert_of_block is None:
+    expert_of_block = jnp.arange(experts)
+  if expert_of_block.shape != (blocks,):
     raise ValueError(
-      f'{x_BMK.shape[0]} blocks and experts for {expert_of_block.shape} of them'
+      f'{blocks} blocks, but experts for {expert_of_block.shape} of them'
     )
-  for x in (x_BMK, w_EKN):
+  if rows not in (32, 64) and rows % LANES:
+    raise ValueError(f'blocks of {rows} rows: pad to 32, 64 or 128 of them')
+  for x in (left_BMK, right):
     if x.dtype != jnp.bfloat16:
       raise ValueError(f'operands are bfloat16, not {x.dtype}')
-    if any(size % LANES for size in x.shape[1:]):
+  for size in (left_BMK.shape[2], *right.shape[1:]):
+    if size % LANES and size != rows:
       raise ValueError(
-        f'shape {x.shape} in a product on a TPU: pad the last two axes to'
-        f' multiples of {LANES}'
+        f'shapes {left_BMK.shape} and {right.shape} in a product on a TPU: pad'
+        f' the axes of matrices to multiples of {LANES}'
       )
+  return expert_of_block
 
 
 def _largest_part(size: int, most: int) -> int:
@@ -240,7 +256,7 @@ def weight_grad(
   x_BMK, grad_BMN, expert_of_block, experts: int, *, interpret=False
 ) -> jax.Array:
   """grad_EKN in float32, from operands along M; zero for an idle expert."""
-  _check(x_BMK, grad_BMN, expert_of_block)
+  expert_of_block = _check(x_BMK, grad_BMN, expert_of_block, experts)
   if x_BMK.shape[:2] != grad_BMN.shape[:2]:
     raise ValueError(f'{x_BMK.shape} and {grad_BMN.shape} differ in rows')
   _, block_M, size_K = x_BMK.shape

@@ -214,10 +214,10 @@ def _sublane_slabs(x_ref, body: Callable):
 def _quantize_sublanes(x_ref, elements_ref, scales_ref, largest_ref):
   def piece(row, column, width):
     here = 0, pl.ds(row, mx.BLOCK), pl.ds(column, width)
-    x = x_ref[here].astype(jnp.float32)
-    by = tpu_rounding.powers(x, 0.0)
-    elements_ref[here] = as_elements(tpu_rounding.encoded(x, by))
-    largest_ref[pl.ds(row // mx.BLOCK, 1), pl.ds(column, width)] = by.largest
+    block = pl.ds(row // mx.BLOCK, 1), pl.ds(column, width)
+    elements_ref[here], largest_ref[block] = sublane_elements(
+      x_ref[here].astype(jnp.float32)
+    )
 
   _sublane_slabs(x_ref, piece)
   scales_ref[0] = scale_bytes(largest_ref[...])
@@ -226,9 +226,7 @@ def _quantize_sublanes(x_ref, elements_ref, scales_ref, largest_ref):
 def _operand_sublanes(x_ref, out_ref):
   def piece(row, column, width):
     here = 0, pl.ds(row, mx.BLOCK), pl.ds(column, width)
-    x = x_ref[here].astype(jnp.float32)
-    by = tpu_rounding.powers(x, LEAST)
-    out_ref[here] = tpu_rounding.rounded(x, by).astype(jnp.bfloat16)
+    out_ref[here] = sublane_operand(x_ref[here].astype(jnp.float32))
 
   _sublane_slabs(x_ref, piece)
 
@@ -254,15 +252,18 @@ def _operand_lanes(x_ref, out_ref):
 
 def lane_operand(x: jax.Array) -> jax.Array:
   """The operand for blocks along lanes, of up to 128 rows."""
-  turned = []
-  for part in jnp.split(x, x.shape[1] // LANES, axis=1):
-    part = part.T.astype(jnp.float32)
-    blocks = [
-      tpu_rounding.rounded(block, tpu_rounding.powers(block, LEAST))
-      for block in jnp.split(part, LANES // mx.BLOCK)
-    ]
-    turned.append(jnp.concatenate(blocks).astype(jnp.bfloat16).T)
-  return jnp.concatenate(turned, axis=1)
+  return sublane_operand(x.T.astype(jnp.float32)).T
+
+
+def sublane_operand(x: jax.Array) -> jax.Array:
+  """The operand of float32 for blocks along sublanes."""
+  blocks = as_blocks(x)
+  blocks = tpu_rounding.rounded(blocks, tpu_rounding.powers(blocks, LEAST))
+  return blocks.reshape(x.shape).astype(jnp.bfloat16)
+
+
+def as_blocks(x: jax.Array) -> jax.Array:
+  return x.reshape(-1, mx.BLOCK, x.shape[1])
 
 
 def _quantize_lanes(x_ref, elements_ref, scales_ref, largest_ref):
@@ -283,15 +284,22 @@ def _quantize_lanes(x_ref, elements_ref, scales_ref, largest_ref):
 def lane_elements(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Elements for blocks along lanes, and a row per block of their largest bits.
   """
-  turned, largest = [], []
-  for part in jnp.split(x, x.shape[1] // LANES, axis=1):
-    part, codes = part.T.astype(jnp.float32), []
-    for block in jnp.split(part, LANES // mx.BLOCK):
-      by = tpu_rounding.powers(block, 0.0)
-      codes.append(tpu_rounding.encoded(block, by))
-      largest.append(by.largest)
-    turned.append(jnp.concatenate(codes).astype(jnp.int8).T)
-  return as_elements(jnp.concatenate(turned, axis=1)), jnp.concatenate(largest)
+  x = x.T.astype(jnp.float32)
+  codes, largest = _codes(x)
+  return as_elements(codes.T), largest
+
+
+def sublane_elements(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """As `lane_elements`, of float32 for blocks along sublanes."""
+  codes, largest = _codes(x)
+  return as_elements(codes), largest
+
+
+def _codes(x):
+  blocks = as_blocks(x)
+  by = tpu_rounding.powers(blocks, 0.0)
+  codes = tpu_rounding.encoded(blocks, by).reshape(x.shape).astype(jnp.int8)
+  return codes, by.largest.reshape(-1, x.shape[1])
 
 
 def turned_scales(largest_ref, blocks: int) -> jax.Array:
@@ -347,19 +355,13 @@ def turned_numbers(elements, first_ref, second_ref, row, block) -> jax.Array:
   size, height = x.shape[0] // mx.BLOCK, x.shape[1]
   here = pl.ds(pl.multiple_of(block, 4), size), pl.ds(row, height)
   first, second = first_ref[here], second_ref[here]
-  return jnp.concatenate(
-    [
-      numbers * first[i : i + 1] * second[i : i + 1]
-      for i, numbers in enumerate(jnp.split(x, size))
-    ]
-  )
+  first, second = first[:, None, :], second[:, None, :]
+  return (as_blocks(x) * first * second).reshape(x.shape)
 
 
 def as_elements(code: jax.Array) -> jax.Array:
-  """float8 from integers whose low bytes are its bits."""
-  return jax.lax.bitcast_convert_type(
-    code.astype(jnp.int8), jnp.float8_e4m3fn
-  )
+  """float8 from int8 that are its bits."""
+  return jax.lax.bitcast_convert_type(code, jnp.float8_e4m3fn)
 
 
 def scale_bytes(largest: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
-"""The arithmetic of MXFP8 inside kernels for TPU, on tiles of two axes.
+"""The arithmetic of MXFP8 inside kernels for TPU.
 
-Blocks lie along the first axis, the sublanes, where a maximum is cheap.
-Everything is done in float32 and int32, which every TPU has, and no step
+Blocks lie along the axis before the last, the sublanes, where a maximum is
+cheap. Everything is done in float32 and int32, which every TPU has, and no step
 depends on denormal numbers, which none has.
 """
 
@@ -28,7 +28,7 @@ class Powers(NamedTuple):
 
 
 def powers(x: jax.Array, smallest: float) -> Powers:
-  """Of one block, 32 rows of float32; one row of each power.
+  """Of blocks of 32 rows of float32; one row of each power.
 
   The factors are normal numbers, so that nothing is flushed: 2^127 and its
   reciprocal are never both at hand. `smallest` says which end is bent: 2^-126
@@ -36,7 +36,7 @@ def powers(x: jax.Array, smallest: float) -> Powers:
   elements do.
   """
   # As integers: of floats, a maximum need not see a NaN.
-  bits = jnp.max(_bits(jnp.abs(x)), axis=0, keepdims=True)
+  bits = jnp.max(_bits(jnp.abs(x)), axis=-2, keepdims=True)
   # Over 1.75 * 2^k the carry of the mantissa makes it k + 1.
   exponent = (bits + 0x1FFFFF) & _INFINITY
   up = jnp.maximum(_float(exponent - (8 << 23)), smallest)

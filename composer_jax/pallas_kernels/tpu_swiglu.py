@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from composer_jax.pallas_kernels import mx
 from composer_jax.pallas_kernels import tpu_quantize
-from composer_jax.pallas_kernels import tpu_rounding
 from composer_jax.pallas_kernels import xla
 
 _LANES = tpu_quantize.LANES
@@ -148,13 +147,9 @@ def _swiglu_body(
     hidden = jax.nn.silu(gate_ref[here].astype(jnp.float32))
     hidden *= up_ref[here].astype(jnp.float32)
     operand_ref[here] = tpu_quantize.lane_operand(hidden)
-    for i in range(size_M // mx.BLOCK):
-      rows = slice(i * mx.BLOCK, (i + 1) * mx.BLOCK)
-      by = tpu_rounding.powers(hidden[rows], 0.0)
-      kept_ref[0, rows, columns] = tpu_quantize.as_elements(
-        tpu_rounding.encoded(hidden[rows], by)
-      )
-      kept_largest_ref[i : i + 1, columns] = by.largest
+    kept_ref[here], kept_largest_ref[:, columns] = (
+      tpu_quantize.sublane_elements(hidden)
+    )
 
   tpu_quantize.for_slabs((size_M, tile_F), (size_M, width), slab)
   kept_scales_ref[0] = tpu_quantize.scale_bytes(kept_largest_ref[...])
@@ -202,18 +197,7 @@ def _swiglu_grad_body(
       (grad_FM * up_FM * slope_FM, out_gate_ref, out_gate_rows_ref),
       (grad_FM * silu_FM, out_up_ref, out_up_rows_ref),
     ):
-      lanes_ref[here] = _operand(grad).T
-      rows_ref[here] = _operand(grad.T)
+      lanes_ref[here] = tpu_quantize.sublane_operand(grad).T
+      rows_ref[here] = tpu_quantize.sublane_operand(grad.T)
 
   tpu_quantize.for_slabs((size_M, tile_F), (size_M, width), slab)
-
-
-def _operand(x: jax.Array) -> jax.Array:
-  """The operand of float32, for blocks along sublanes."""
-  blocks = [
-    tpu_rounding.rounded(
-      block, tpu_rounding.powers(block, tpu_quantize.LEAST)
-    )
-    for block in jnp.split(x, x.shape[0] // mx.BLOCK)
-  ]
-  return jnp.concatenate(blocks).astype(jnp.bfloat16)
