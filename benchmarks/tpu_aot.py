@@ -7,8 +7,9 @@ for a unit, so that the count is a lower bound of the time. How it is counted:
 
 - Each bundle counts as often as the loops around it run. The outermost loop is
   the grid's; that it runs twice more to fill the pipeline is left out.
-- Of two branches on one condition the longer one counts: of a product, a tile
-  that belongs to one expert or as many products as the tile has blocks.
+- Of two branches on one condition one counts: of a product's, that of a tile
+  which belongs to one expert, or (`mixed`) that of one with several, a product
+  for each of its blocks.
 - Everything else that may be skipped (a first step's zeros) counts as executed.
 """
 
@@ -23,6 +24,7 @@ import pathlib
 import re
 import shutil
 import tempfile
+from typing import NamedTuple
 
 import jax
 from jax.experimental import pallas as pl
@@ -33,6 +35,7 @@ import numpy as np
 
 from composer_jax.pallas_kernels import mx
 from composer_jax.pallas_kernels import tpu
+from composer_jax.pallas_kernels import tpu_coarse_fp8
 
 TOPOLOGIES = {'v5e': 'v5e:2x2', 'v6e': 'v6e:2x2', 'v7x': 'tpu7x:2x2x1'}
 PLAIN = 'plain_bf16'
@@ -101,6 +104,26 @@ def kernels() -> Iterator[Kernel]:
   yield Kernel(
     name='mx_swiglu_grad', run=tpu.swiglu_grad, arguments=(x, kept, kept)
   )
+  for axis in (0, 1):
+    yield Kernel(
+      name=f'coarse_quantize_{axis}',
+      run=functools.partial(_on_axis, tpu_coarse_fp8.quantize, axis),
+      arguments=(square,),
+      chips=('v7x',),
+    )
+  coarse = tuple(
+    tpu_coarse_fp8.Coarse(
+      jax.ShapeDtypeStruct((_SIZE, _SIZE), jnp.float8_e4m3fn),
+      jax.ShapeDtypeStruct(shape, jnp.float32),
+    )
+    for shape in ((_SIZE, 1), (1, _SIZE))
+  )
+  yield Kernel(
+    name='coarse_forward',
+    run=tpu_coarse_fp8.forward,
+    arguments=coarse,
+    chips=('v7x',),
+  )
 
 
 def _on_axis(run, axis, x):
@@ -140,27 +163,28 @@ def reports(chips: tuple[str, ...] = tuple(TOPOLOGIES)) -> list[Report]:
   """Compiles every kernel for the chips; about a minute each."""
   found = []
   for chip in chips:
+    whole = 0
     for kernel in kernels():
-      if chip in kernel.chips:
-        bundles = executed(
-          final_bundles(kernel.run, kernel.arguments, chip, kernel.name)
-        )
-        if kernel.name == PLAIN:
-          whole = bundles
-        found.append(
-          Report(
-            chip=chip, name=kernel.name, bundles=bundles, ratio=bundles / whole
-          )
-        )
+      if chip not in kernel.chips:
+        continue
+      text = final_bundles(kernel.run, kernel.arguments, chip, kernel.name)
+      counts = {kernel.name: executed(text)}
+      if kernel.run in (tpu.forward, tpu.input_grad, _weight_grad):
+        counts[f'{kernel.name}, mixed'] = executed(text, mixed=True)
+      whole = counts.get(PLAIN, whole)
+      found += [
+        Report(chip=chip, name=name, bundles=bundles, ratio=bundles / whole)
+        for name, bundles in counts.items()
+      ]
   return found
 
 
 def table(found: list[Report]) -> str:
   """A line for each report, under a heading."""
-  lines = [f'{"chip":5}{"kernel":20}{"bundles":>10}  ratio to bf16 4096^3']
+  lines = [f'{"chip":5}{"kernel":24}{"bundles":>10}  ratio to bf16 4096^3']
   for report in found:
     lines.append(
-      f'{report.chip:5}{report.name:20}{report.bundles:10}  {report.ratio:.3f}'
+      f'{report.chip:5}{report.name:24}{report.bundles:10}  {report.ratio:.3f}'
     )
   return '\n'.join(lines)
 
@@ -223,69 +247,67 @@ def _emptied(folder: pathlib.Path):
         path.unlink()
 
 
-@dataclasses.dataclass
-class _Loop:
-  """A loop while its bundles are read."""
-
-  depth: int
-  outer: _Loop | None
-  text: str = ''
-
-  def times(self) -> int:
-    """How often a bundle in it is executed."""
-    tests = re.findall(
-      r'scmp\.ge\.s32\.totalorder (%\w+), (\d+) /\* loop exit test', self.text
-    )
-    if len(tests) != 1:
-      raise ValueError(f'a loop with {len(tests)} exit tests cannot be counted')
-    counter, limit = tests[0]
-    step = re.search(rf'{counter} = sadd\.s32 (\d+), ', self.text)
-    if not step:
-      raise ValueError(f'the counter {counter} of a loop has no step')
-    trips = int(limit) // int(step[1])
-    return (trips - 2) if self.outer is None else trips * self.outer.times()
-
-
-_BUNDLE = re.compile(r'\s*(?:0x[0-9a-f]+|0)\s+(LB|PF|PB|LE|LH|CT)?\s*:([\s>]*){')
+_BUNDLE = re.compile(r'\s*(?:0x[0-9a-f]+|0)\s+(?:LB|PF|PB|LE|LH|CT)?\s*:[\s>]*{')
 _BRANCH = re.compile(r'sbr\.rel \((!?)%(\w+)\) target = \$region(\d+)')
+_DELAY = 4  # Bundles after a branch that are executed before it is taken.
 
 
-def executed(text: str) -> int:
-  """The bundles that a kernel executes, from the text of all of them."""
-  loop, loops, lines = None, [], []
+class _Branch(NamedTuple):
+  """A branch and where it goes, as numbers of bundles."""
+
+  start: int
+  end: int
+  predicate: str
+  negated: bool
+
+
+def executed(text: str, mixed: bool = False) -> int:
+  """The bundles that a kernel executes, from the text of all of them.
+
+  Args:
+    text: as `final_bundles` has it.
+    mixed: whether all tiles of a product are of several experts.
+  """
+  lines = []
   for line in text.splitlines():
-    found = _BUNDLE.match(line)
-    if found:
-      depth = found[2].count('>')
-      if not depth and line[found.end() :].startswith('}'):
-        depth = loop.depth if loop else 0  # Of an empty bundle none is told.
-      is_head = found[1] == 'LB'
-      while loop and loop.depth >= depth + (not is_head):
-        loop = loop.outer
-      if is_head:
-        loop = _Loop(depth, loop)
-      loops.append(loop)
+    if _BUNDLE.match(line):
       lines.append(line)
     elif lines:
       lines[-1] += line  # A comment over several lines.
-    if loop:
-      loop.text += line + '\n'
-  times = {id(loop): loop.times() for loop in loops if loop}
-  weights = np.array([times[id(loop)] if loop else 1 for loop in loops])
-  return int(weights.sum() - sum(_shorter_branches(lines, weights)))
+  branches = list(_branches(lines))
+  times = np.ones(len(lines), np.int64)
+  loops = [branch for branch in branches if branch.end <= branch.start]
+  for loop in loops:
+    is_grid = not any(
+      other.end < loop.end and loop.start < other.start for other in loops
+    )
+    trips = _trips(text, loop.predicate) - 2 * is_grid
+    times[loop.end : loop.start + _DELAY + 1] *= trips
+  skips = {}
+  for branch in branches:
+    if branch.end > branch.start:
+      skipped = times[branch.start + 1 : branch.end].sum()
+      skips.setdefault(branch.predicate, {})[branch.negated] = skipped
+  either = [sorted(skip.values()) for skip in skips.values() if len(skip) == 2]
+  return int(times.sum() - sum(pair[not mixed] for pair in either))
 
 
-def _shorter_branches(lines: list[str], weights) -> Iterator[int]:
-  """Of each two branches of which one is taken, the bundles of the shorter."""
-  skipped = {}
+def _branches(lines: list[str]) -> Iterator[_Branch]:
+  starts = {}
+  for i, line in enumerate(lines):
+    for found in re.findall(r'Start(?:/End empty)? region (\d+)', line):
+      starts[found] = i
   for i, line in enumerate(lines):
     for negated, predicate, region in _BRANCH.findall(line):
-      target = re.compile(rf'Start(?:/End empty)? region {region}\b')
-      end = next(
-        (j for j in range(i + 1, len(lines)) if target.search(lines[j])), None
-      )
-      if end is not None:
-        skipped.setdefault(predicate, {})[negated] = weights[i + 1 : end].sum()
-  for branches in skipped.values():
-    if len(branches) == 2:
-      yield min(branches.values())
+      yield _Branch(i, starts[region], predicate, bool(negated))
+
+
+def _trips(text: str, predicate: str) -> int:
+  """How often a loop runs that ends when a predicate holds."""
+  test = re.search(
+    rf'%{predicate} = scmp\.ge\.s32\.totalorder (%\w+), (\d+)', text
+  )
+  step = test and re.search(rf'{test[1]} = sadd\.s32 (\d+), ', text)
+  if not step:
+    raise ValueError(f'the loop until {predicate} has no counter to be read')
+  return int(test[2]) // int(step[1])
