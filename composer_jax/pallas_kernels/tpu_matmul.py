@@ -50,9 +50,7 @@ def steps(
   blocks = expert_of_block.size
   expert_of_block = expert_of_block.astype(jnp.int32)
   tile = jnp.arange(blocks, dtype=jnp.int32) // tile_blocks
-  before = jnp.concatenate(
-    [jnp.full(1, -1, jnp.int32), expert_of_block[:-1]]
-  )
+  before = jnp.concatenate([jnp.full(1, -1, jnp.int32), expert_of_block[:-1]])
   is_first = (expert_of_block != before) | (
     jnp.arange(blocks) % tile_blocks == 0
   )

@@ -54,7 +54,7 @@ def quantize(x: jax.Array, axis: int, *, interpret=False) -> mx.Quantized:
   tile_R, tile_C, scale_tile = _tiles(x.shape, axis)
   scale_shape = list(x.shape)
   scale_shape[axis] //= mx.BLOCK
-  scratch = scale_tile[1:] if axis == 1 else largest_scratch(tile_R, tile_C)
+  scratch = _by_block(scale_tile, axis)
   tile = pl.BlockSpec((1, tile_R, tile_C), same_tile)
   return mx.Quantized(
     *pl.pallas_call(
@@ -107,13 +107,10 @@ def reopen(kept: mx.Quantized, axis: int, *, interpret=False) -> jax.Array:
     )
   tile_R, tile_C, scale_tile = _tiles(elements.shape, axis)
   tile = pl.BlockSpec((1, tile_R, tile_C), same_tile)
-  if axis == 1:
-    scratch = [pltpu.VMEM(scale_tile[1:], jnp.float32)] * 2
-  else:
-    scratch = [
-      pltpu.VMEM(largest_scratch(tile_R, tile_C)[::-1], jnp.int32),
-      *[pltpu.VMEM(largest_scratch(tile_R, tile_C), jnp.float32)] * 2,
-    ]
+  by_block = _by_block(scale_tile, axis)
+  scratch = [pltpu.VMEM(by_block, jnp.float32)] * 2
+  if axis == 2:
+    scratch.append(pltpu.VMEM((tile_R, by_block[0]), jnp.int32))
   return pl.pallas_call(
     _reopen_sublanes if axis == 1 else _reopen_lanes,
     grid=(groups, pl.cdiv(rows, tile_R), pl.cdiv(columns, tile_C)),
@@ -163,9 +160,20 @@ def tile_rows(rows: int, columns: int) -> int:
   return min(rows, most) // LANES * LANES
 
 
-def largest_scratch(rows: int, columns: int) -> tuple[int, int]:
-  """The shape of a tile's largest bits, a row per block."""
-  return pl.cdiv(columns, SEGMENT) * LANES, rows
+def largest_scratch(rows: int, columns: int) -> tuple[int, int, int]:
+  """The shape of one number for each block along lanes, turned.
+
+  Its second axis is 1 long, so that a block can be any of the first.
+  """
+  return pl.cdiv(columns, SEGMENT) * LANES, 1, rows
+
+
+def _by_block(scale_tile: tuple[int, int, int], axis: int):
+  """As `largest_scratch`, for blocks along either axis."""
+  _, rows, columns = scale_tile
+  if axis == 1:
+    return rows, 1, columns
+  return largest_scratch(rows, columns * mx.BLOCK)
 
 
 def parameters():
@@ -181,9 +189,7 @@ def same_tile(group, row, column):
 
 def for_slabs(shape: tuple[int, int], slab: tuple[int, int], body: Callable):
   """Calls body(row, column), of the first element, for each slab of a tile."""
-  rows, columns = (
-    size // part for size, part in zip(shape, slab, strict=True)
-  )
+  rows, columns = (size // part for size, part in zip(shape, slab, strict=True))
 
   def step(i, _):
     row = pl.multiple_of(i // columns * slab[0], mx.BLOCK)
@@ -214,13 +220,13 @@ def _sublane_slabs(x_ref, body: Callable):
 def _quantize_sublanes(x_ref, elements_ref, scales_ref, largest_ref):
   def piece(row, column, width):
     here = 0, pl.ds(row, mx.BLOCK), pl.ds(column, width)
-    block = pl.ds(row // mx.BLOCK, 1), pl.ds(column, width)
+    block = pl.ds(row // mx.BLOCK, 1), slice(None), pl.ds(column, width)
     elements_ref[here], largest_ref[block] = sublane_elements(
       x_ref[here].astype(jnp.float32)
     )
 
   _sublane_slabs(x_ref, piece)
-  scales_ref[0] = scale_bytes(largest_ref[...])
+  scales_ref[0] = scale_bytes(largest_ref[:, 0, :])
 
 
 def _operand_sublanes(x_ref, out_ref):
@@ -274,16 +280,15 @@ def _quantize_lanes(x_ref, elements_ref, scales_ref, largest_ref):
     here = 0, pl.ds(row, height), pl.ds(column, width)
     elements, largest = lane_elements(x_ref[here])
     elements_ref[here] = elements
-    first = pl.multiple_of(column // mx.BLOCK, 4)
-    largest_ref[pl.ds(first, width // mx.BLOCK), pl.ds(row, height)] = largest
+    blocks = pl.ds(column // mx.BLOCK, width // mx.BLOCK)
+    largest_ref[blocks, :, pl.ds(row, height)] = largest
 
   for_slabs((rows, columns), (height, width), slab)
   scales_ref[0] = turned_scales(largest_ref, scales_ref.shape[2])
 
 
 def lane_elements(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Elements for blocks along lanes, and a row per block of their largest bits.
-  """
+  """Elements for blocks along lanes, and their largest bits, turned."""
   x = x.T.astype(jnp.float32)
   codes, largest = _codes(x)
   return as_elements(codes.T), largest
@@ -299,32 +304,31 @@ def _codes(x):
   blocks = as_blocks(x)
   by = tpu_rounding.powers(blocks, 0.0)
   codes = tpu_rounding.encoded(blocks, by).reshape(x.shape).astype(jnp.int8)
-  return codes, by.largest.reshape(-1, x.shape[1])
+  return codes, by.largest
 
 
 def turned_scales(largest_ref, blocks: int) -> jax.Array:
   """uint8 scales, a column per block, from their largest bits."""
-  return scale_bytes(largest_ref[...].T)[:, :blocks]
+  return scale_bytes(largest_ref[:, 0, :].T)[:, :blocks]
 
 
 def _reopen_sublanes(elements_ref, scales_ref, out_ref, first_ref, second_ref):
-  first_ref[...], second_ref[...] = tpu_rounding.factors(
+  first_ref[:, 0, :], second_ref[:, 0, :] = tpu_rounding.factors(
     scales_ref[0].astype(jnp.int32)
   )
 
   def piece(row, column, width):
     here = 0, pl.ds(row, mx.BLOCK), pl.ds(column, width)
-    block = pl.ds(row // mx.BLOCK, 1), pl.ds(column, width)
-    x = elements_ref[here].astype(jnp.float32)
-    out_ref[here] = (x * first_ref[block] * second_ref[block]).astype(
-      jnp.bfloat16
-    )
+    block = pl.ds(row // mx.BLOCK, 1), slice(None), pl.ds(column, width)
+    x = as_blocks(elements_ref[here].astype(jnp.float32))
+    x = x * first_ref[block] * second_ref[block]
+    out_ref[here] = x.reshape(mx.BLOCK, width).astype(jnp.bfloat16)
 
   _sublane_slabs(elements_ref, piece)
 
 
 def _reopen_lanes(
-  elements_ref, scales_ref, out_ref, scale_ref, first_ref, second_ref
+  elements_ref, scales_ref, out_ref, first_ref, second_ref, scale_ref
 ):
   _, rows, columns = elements_ref.shape
   turn_factors(scales_ref, scale_ref, first_ref, second_ref)
@@ -341,10 +345,11 @@ def _reopen_lanes(
 
 
 def turn_factors(scales_ref, scale_ref, first_ref, second_ref):
-  """Writes the factors of a tile's scales, a row per block."""
+  """Writes the factors of the scales of a tile, turned."""
   _, _, blocks = scales_ref.shape
   scale_ref[:, :blocks] = scales_ref[0].astype(jnp.int32)
-  first_ref[...], second_ref[...] = tpu_rounding.factors(scale_ref[...].T)
+  first, second = tpu_rounding.factors(scale_ref[...].T)
+  first_ref[:, 0, :], second_ref[:, 0, :] = first, second
 
 
 def turned_numbers(elements, first_ref, second_ref, row, block) -> jax.Array:
@@ -353,10 +358,8 @@ def turned_numbers(elements, first_ref, second_ref, row, block) -> jax.Array:
   x = jax.lax.bitcast_convert_type(bits, jnp.float8_e4m3fn)
   x = x.astype(jnp.float32)
   size, height = x.shape[0] // mx.BLOCK, x.shape[1]
-  here = pl.ds(pl.multiple_of(block, 4), size), pl.ds(row, height)
-  first, second = first_ref[here], second_ref[here]
-  first, second = first[:, None, :], second[:, None, :]
-  return (as_blocks(x) * first * second).reshape(x.shape)
+  here = pl.ds(block, size), slice(None), pl.ds(row, height)
+  return (as_blocks(x) * first_ref[here] * second_ref[here]).reshape(x.shape)
 
 
 def as_elements(code: jax.Array) -> jax.Array:

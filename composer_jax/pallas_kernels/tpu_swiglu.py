@@ -32,9 +32,7 @@ def swiglu(gate_BMF, up_BMF, *, interpret=False) -> xla.Hidden:
   scales_F = jax.ShapeDtypeStruct(
     (blocks, size_M, size_F // mx.BLOCK), jnp.uint8
   )
-  turned = pltpu.VMEM(
-    tpu_quantize.largest_scratch(size_M, tile_F), jnp.int32
-  )
+  turned = pltpu.VMEM(tpu_quantize.largest_scratch(size_M, tile_F), jnp.int32)
   operand, *parts = pl.pallas_call(
     _swiglu_body,
     grid=(blocks, 1, pl.cdiv(size_F, tile_F)),
@@ -47,7 +45,7 @@ def swiglu(gate_BMF, up_BMF, *, interpret=False) -> xla.Hidden:
       *(elements, scales_F) * 2,
     ),
     scratch_shapes=[
-      pltpu.VMEM((size_M // mx.BLOCK, tile_F), jnp.int32),
+      pltpu.VMEM((size_M // mx.BLOCK, 1, tile_F), jnp.int32),
       turned,
       turned,
     ],
@@ -81,7 +79,7 @@ def swiglu_grad(
       out_specs=(tile,) * 4,
       out_shape=(out,) * 4,
       scratch_shapes=[
-        pltpu.VMEM(turned_shape[::-1], jnp.int32),
+        pltpu.VMEM((size_M, turned_shape[0]), jnp.int32),
         *[pltpu.VMEM(turned_shape, jnp.float32)] * 4,
       ],
       compiler_params=tpu_quantize.parameters(),
@@ -136,30 +134,28 @@ def _swiglu_body(
   def slab(_, column):
     columns = pl.ds(column, width)
     here = 0, slice(None), columns
-    lanes = pl.ds(pl.multiple_of(column // mx.BLOCK, 4), width // mx.BLOCK)
+    lanes = pl.ds(column // mx.BLOCK, width // mx.BLOCK)
     for ref, elements_ref, largest_ref in (
       (gate_ref, gate_elements_ref, gate_largest_ref),
       (up_ref, up_elements_ref, up_largest_ref),
     ):
-      elements_ref[here], largest_ref[lanes, :] = tpu_quantize.lane_elements(
+      elements_ref[here], largest_ref[lanes] = tpu_quantize.lane_elements(
         ref[here]
       )
     hidden = jax.nn.silu(gate_ref[here].astype(jnp.float32))
     hidden *= up_ref[here].astype(jnp.float32)
     operand_ref[here] = tpu_quantize.lane_operand(hidden)
-    kept_ref[here], kept_largest_ref[:, columns] = (
+    kept_ref[here], kept_largest_ref[:, :, columns] = (
       tpu_quantize.sublane_elements(hidden)
     )
 
   tpu_quantize.for_slabs((size_M, tile_F), (size_M, width), slab)
-  kept_scales_ref[0] = tpu_quantize.scale_bytes(kept_largest_ref[...])
+  kept_scales_ref[0] = tpu_quantize.scale_bytes(kept_largest_ref[:, 0, :])
   for scales_ref, largest_ref in (
     (gate_scales_ref, gate_largest_ref),
     (up_scales_ref, up_largest_ref),
   ):
-    scales_ref[0] = tpu_quantize.turned_scales(
-      largest_ref, tile_F // mx.BLOCK
-    )
+    scales_ref[0] = tpu_quantize.turned_scales(largest_ref, tile_F // mx.BLOCK)
 
 
 def _swiglu_grad_body(

@@ -20,9 +20,7 @@ from tests.pallas_kernels import mx_numpy
 # was never written, and what lies beyond an array, is NaN to it.
 INTERPRETERS = {
   'plain': True,
-  'races': pltpu.InterpretParams(
-    detect_races=True, uninitialized_memory='nan'
-  ),
+  'races': pltpu.InterpretParams(detect_races=True, uninitialized_memory='nan'),
 }
 INTERPRETED = tuple(INTERPRETERS)
 
@@ -117,9 +115,7 @@ class QuantizeTest(InterpretedTest):
       actual = np.moveaxis(np.asarray(actual, np.float32), axis, -1)
       np.testing.assert_array_equal(mx_numpy.flush(actual), expected)
 
-  @parameterized.parameters(
-    ((2, 96, 256), 1), ((1, 1056, 128), 1), ((1, 160, 384), 2)
-  )
+  @parameterized.parameters(((1, 1056, 128), 1), ((1, 160, 384), 2))
   def test_any_shape_that_is_taken(self, shape, axis):
     rng = np.random.default_rng(1)
     x = rng.normal(size=shape) * np.exp2(rng.integers(-9, 9, (*shape[:2], 1)))
@@ -204,7 +200,6 @@ class ProductTest(InterpretedTest):
 
   @parameterized.parameters(
     (1, 128, 640, 128),  # 128 columns hang over a tile of 512.
-    (9, 64, 128, 256),
     (1, 32, 8192, 128),  # K in two steps.
   )
   def test_a_dense_product(self, blocks, *sizes):
@@ -252,14 +247,14 @@ def unit(gate, up, grad, interpret):
 
 class SwigluTest(InterpretedTest):
   @parameterized.parameters(
-    ((1, 64, 384), 'float32', 'plain'), ((2, 128, 512), 'bfloat16', 'races')
+    ((2, 64, 384), 'float32', 'races'), ((1, 32, 128), 'bfloat16', 'plain')
   )
   def test_equals_xla_to_rounding(self, shape, dtype, interpreter):
     rng = np.random.default_rng(0)
     gate, up, grad = (
       jnp.asarray(rng.normal(size=shape) * 3, dtype) for _ in range(3)
     )
-    gate = gate.at[0, :32].set(0)
+    gate = gate.at[0, :32, :64].set(0)
     actual, grads = unit(gate, up, grad, INTERPRETERS[interpreter])
     wide = (x.astype(jnp.float32) for x in (gate, up, grad))
     expected, expected_grads = unit(*wide, None)
