@@ -3,8 +3,9 @@
 Every kernel is compiled in full for a chip that need not be there (by libtpu,
 extra `tpu-aot`), and the scheduled bundles are read from what the compiler
 dumps. A core issues one bundle in a cycle when it neither waits for memory nor
-for a unit, so that the count is a lower bound of the time: on a v5e a product
-of 4096^3 keeps the matrix units busy for 1,048,576 cycles, with fewer bundles. How it is counted:
+for a unit, so that the count bounds the time from below: on v5e a product of
+4096^3 keeps the matrix units busy for 1,048,576 cycles, with fewer bundles. How
+it is counted:
 
 - Each bundle counts as often as the loops around it run. The outermost loop is
   the grid's; that it runs twice more to fill the pipeline is left out.
@@ -16,6 +17,7 @@ of 4096^3 keeps the matrix units busy for 1,048,576 cycles, with fewer bundles. 
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
@@ -65,7 +67,7 @@ class Report:
 
 
 def kernels() -> Iterator[Kernel]:
-  """All kernels, on the operands of a product of 4096^3; the plain one first."""
+  """All kernels, on operands of a product of 4096^3; the plain one first."""
   blocks = _SIZE // _BLOCK_M
   shape_BMK = blocks, _BLOCK_M, _SIZE
   bfloat16 = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.bfloat16)
@@ -216,6 +218,7 @@ def final_bundles(run: Callable, arguments: tuple, chip: str, name: str) -> str:
 def _dump_folder() -> pathlib.Path:
   """Where the compiler writes; it reads its flags once, when it is loaded."""
   folder = pathlib.Path(tempfile.mkdtemp(prefix='bundles'))
+  atexit.register(shutil.rmtree, folder)
   os.environ['LIBTPU_INIT_ARGS'] = (
     f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
   )
