@@ -6,8 +6,9 @@ must be padded: rows of a block to a multiple of 32, the last axis to one of
 128, and in a product both axes of a matrix to multiples of 128. What is not is
 refused with a ValueError. All take `interpret`, which runs them on a CPU.
 
-The compiler's own float8 is not used but on v7x: casting to it is several times
-as slow on v5e and v6e as rounding in float32 here.
+Rounding is done in float32 and int32 rather than by casting to float8: operands
+then never are float8 at all, and nothing rests on how a chip or its compiler
+casts. A v7x casts in hardware and would make elements faster by it.
 """
 
 from __future__ import annotations
