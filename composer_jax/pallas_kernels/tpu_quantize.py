@@ -192,7 +192,8 @@ def for_slabs(shape: tuple[int, int], slab: tuple[int, int], body: Callable):
   rows, columns = (size // part for size, part in zip(shape, slab, strict=True))
 
   def step(i, _):
-    row = pl.multiple_of(i // columns * slab[0], mx.BLOCK)
+    # The compiler must see that a single slab begins at row 0.
+    row = pl.multiple_of(i // columns * slab[0], slab[0]) if rows > 1 else 0
     column = pl.multiple_of(i % columns * slab[1], LANES)
     body(row, column)
     return 0
