@@ -21,18 +21,7 @@ from composer_jax.pallas_kernels import mx
 from composer_jax.pallas_kernels import xla
 
 TARGET = gpu_target.B200
-_HIDDEN = (
-  gpu_quantize.Output(gpu_quantize.PACKED, 2),
-  gpu_quantize.Output(gpu_quantize.PACKED, 1),
-  gpu_quantize.Output(gpu_quantize.BLOCKS, 2),
-  gpu_quantize.Output(gpu_quantize.BLOCKS, 2),
-)
-_HIDDEN_GRADS = (
-  gpu_quantize.Output(gpu_quantize.PACKED, 2),
-  gpu_quantize.Output(gpu_quantize.PACKED, 2),
-  gpu_quantize.Output(gpu_quantize.PACKED, 1),
-  gpu_quantize.Output(gpu_quantize.PACKED, 1),
-)
+_OPERAND = gpu_quantize.PACKED
 
 
 def quantize(
@@ -109,8 +98,8 @@ def weight_grad(
 def swiglu(gate_BMF, up_BMF, *, interpret=False) -> xla.Hidden:
   """silu(gate) * up, quantised along both axes, in one kernel."""
   gpu_target.require(TARGET, interpret)
-  return xla.Hidden(
-    *gpu_swiglu.hidden(gate_BMF, up_BMF, _HIDDEN, interpret=interpret)
+  return gpu_swiglu.hidden(
+    gate_BMF, up_BMF, _OPERAND, _OPERAND, interpret=interpret
   )
 
 
@@ -119,8 +108,6 @@ def swiglu_grad(
 ) -> xla.HiddenGrads:
   """From the gradient of its output and the inputs that `swiglu` kept."""
   gpu_target.require(TARGET, interpret)
-  return xla.HiddenGrads(
-    *gpu_swiglu.hidden_grads(
-      grad_BMF, gate_BMF, up_BMF, _HIDDEN_GRADS, interpret=interpret
-    )
+  return gpu_swiglu.hidden_grads(
+    grad_BMF, gate_BMF, up_BMF, _OPERAND, interpret=interpret
   )

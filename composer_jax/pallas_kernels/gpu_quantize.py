@@ -25,6 +25,7 @@ from composer_jax.pallas_kernels import mx
 _TILE = (32, 128)  # Rows and columns at most.
 _PACKED_TILE = (gpu_tiles.ROWS, gpu_tiles.ROWS)
 _PER_WARP = 1024  # Numbers of a tile.
+_MOST_WARPS = 16
 
 
 class Form(NamedTuple):
@@ -35,78 +36,86 @@ class Form(NamedTuple):
   write: Callable  # (refs, numbers of a tile in float32, axis)
 
 
-class Output(NamedTuple):
-  """What becomes of one result of a kernel."""
+class Result(NamedTuple):
+  """What a kernel computes, and the forms in which it writes it."""
 
-  form: Form
-  axis: int  # Of blocks of 32, 1 or 2.
+  compute: Callable  # float32 tiles of the inputs -> one of the result
+  forms: tuple[tuple[Form, int], ...]  # With the axis of the blocks, 1 or 2.
 
 
 def quantize(x_XRC, axis: int, *, interpret=False) -> mx.Quantized:
   """`mx.quantize` of three axes along one of the last two."""
-  (quantized,) = run(_itself, (x_XRC,), (Output(BLOCKS, axis),), interpret)
-  return quantized
+  return _one(x_XRC, BLOCKS, axis, 'quantize', interpret)
 
 
 def operand(x_XRC, axis: int, *, interpret=False) -> jax.Array:
   """Quantised and back in one pass: what the Hopper products take."""
-  (wide,) = run(_itself, (x_XRC,), (Output(WIDE, axis),), interpret)
-  return wide
+  return _one(x_XRC, WIDE, axis, 'operand', interpret)
 
 
 def packed(x_XRC, axis: int, *, interpret=False) -> gpu_blackwell.Operand:
   """Elements and packed scales: what the Blackwell products take."""
-  (result,) = run(_itself, (x_XRC,), (Output(PACKED, axis),), interpret)
-  return result
+  return _one(x_XRC, PACKED, axis, 'operand', interpret)
+
+
+def _one(x_XRC, form: Form, axis: int, name: str, interpret):
+  result = Result(lambda x: x, ((form, axis),))
+  ((written,),) = run((x_XRC,), (result,), name=name, interpret=interpret)
+  return written
 
 
 def run(
-  compute: Callable,
   inputs: Sequence[jax.Array | mx.Quantized],
-  outputs: Sequence[Output],
+  results: Sequence[Result],
+  *,
+  name: str,
   interpret=False,
 ) -> tuple:
-  """Quantises what `compute` makes of the inputs, tile by tile.
+  """Quantises results that are computed from the inputs element by element.
 
   Args:
-    compute: takes a float32 tile of each input, returns one for each output.
     inputs: tensors of one shape (matrices, rows, columns); where they are
       quantised it is along the columns, and they are dequantised on the way.
-    outputs: the form of each result and the axis of its blocks.
+    results: in the order in which they are computed; each reads its inputs
+      again, from the cache, so that few registers are occupied.
+    name: of the kernel.
     interpret: runs the kernel without a GPU.
 
   Returns:
-    The results in their forms.
+    For each result its forms.
 
   Raises:
     ValueError: an axis is no multiple of 32, or of 128 for the packed form.
   """
   shape = jax.tree.leaves(inputs[0])[0].shape
-  tile = _tile(shape, outputs)
-  warps = max(1, min(16, math.prod(tile) // _PER_WARP))
+  forms = [form for result in results for form in result.forms]
+  tile = _tile(shape, forms)
   return pl.pallas_call(
-    functools.partial(_kernel, compute, inputs, outputs),
+    functools.partial(_kernel, len(inputs), results),
     grid=(shape[0], shape[1] // tile[0], shape[2] // tile[1]),
     in_specs=[_read_blocks(x, tile) for x in inputs],
-    out_specs=tuple(o.form.blocks(tile, o.axis) for o in outputs),
-    out_shape=tuple(o.form.shape(shape, o.axis) for o in outputs),
-    compiler_params=triton.CompilerParams(num_warps=warps),
+    out_specs=tuple(
+      tuple(form.blocks(tile, axis) for form, axis in result.forms)
+      for result in results
+    ),
+    out_shape=tuple(
+      tuple(form.shape(shape, axis) for form, axis in result.forms)
+      for result in results
+    ),
+    compiler_params=triton.CompilerParams(
+      num_warps=max(1, min(_MOST_WARPS, math.prod(tile) // _PER_WARP))
+    ),
     interpret=interpret,
-    name=compute.__name__.strip('_'),
+    name=name,
   )(*inputs)
 
 
-def _itself(x):
-  return (x,)
-
-
-def _kernel(compute, inputs, outputs, *refs):
-  read = [_read(ref) for ref in refs[: len(inputs)]]
-  results = compute(*read)
-  for result, output, written in zip(
-    results, outputs, refs[len(inputs) :], strict=True
-  ):
-    output.form.write(written, result, output.axis)
+def _kernel(count: int, results, *refs):
+  inputs, outputs = refs[:count], refs[count:]
+  for result, written in zip(results, outputs, strict=True):
+    x = result.compute(*map(_read, inputs))
+    for (form, axis), ref in zip(result.forms, written, strict=True):
+      form.write(ref, x, axis)
 
 
 def _read(ref):
@@ -190,19 +199,18 @@ BLOCKS = Form(_shape_of_blocks, _blocks_of_blocks, _write_blocks)
 PACKED = Form(_shape_of_packed, _blocks_of_packed, _write_packed)
 
 
-def _tile(shape, outputs: Sequence[Output]) -> tuple[int, int]:
+def _tile(shape, forms) -> tuple[int, int]:
   """Rows and columns that one program works on, powers of two."""
-  for output in outputs:
-    multiple = gpu_tiles.ROWS if output.form is PACKED else mx.BLOCK
-    sizes = shape[1:] if output.form is PACKED else (shape[output.axis],)
+  is_packed = any(form is PACKED for form, _ in forms)
+  for _, axis in forms:
+    multiple = gpu_tiles.ROWS if is_packed else mx.BLOCK
+    sizes = shape[1:] if is_packed else (shape[axis],)
     if any(size % multiple for size in sizes):
       raise ValueError(
-        f'axis {output.axis} of shape {shape} cannot be quantised in tiles of'
+        f'axis {axis} of shape {shape} cannot be quantised in tiles of'
         f' {multiple}: pad with zeros to multiples of it'
       )
-  if any(output.form is PACKED for output in outputs):
+  if is_packed:
     return _PACKED_TILE
-  rows, columns = (
-    math.gcd(size, most) for size, most in zip(shape[1:], _TILE, strict=True)
-  )
+  rows, columns = map(math.gcd, shape[1:], _TILE)
   return rows, columns

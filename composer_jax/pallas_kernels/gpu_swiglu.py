@@ -2,57 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 
 from composer_jax.pallas_kernels import gpu_quantize
+from composer_jax.pallas_kernels import mx
+from composer_jax.pallas_kernels import xla
 
 
-def hidden(gate_BMF, up_BMF, outputs, *, interpret=False) -> tuple:
+def hidden(gate_BMF, up_BMF, form, kept, *, interpret=False) -> xla.Hidden:
   """silu(gate) * up (Shazeer 2020, arXiv 2002.05202, eq. 6), and its inputs.
 
   Args:
     gate_BMF: what decides.
     up_BMF: what is let through.
-    outputs: forms of the hidden numbers, of them again, of gate and of up.
+    form: `gpu_quantize.Form` of an operand.
+    kept: form of what the backward pass opens again as an operand.
     interpret: runs the kernel without a GPU.
-
-  Returns:
-    The four in their forms.
   """
-  return gpu_quantize.run(swiglu, (gate_BMF, up_BMF), outputs, interpret)
-
-
-def swiglu(gate, up):
-  """One tile."""
-  product = jax.nn.silu(gate) * up
-  return product, product, gate, up
+  blocks = gpu_quantize.BLOCKS
+  (gate,), (up,), (product, product_rows) = gpu_quantize.run(
+    (gate_BMF, up_BMF),
+    (
+      gpu_quantize.Result(lambda gate, up: gate, ((blocks, 2),)),
+      gpu_quantize.Result(lambda gate, up: up, ((blocks, 2),)),
+      gpu_quantize.Result(_product, ((form, 2), (kept, 1))),
+    ),
+    name='swiglu',
+    interpret=interpret,
+  )
+  return xla.Hidden(product, product_rows, gate, up)
 
 
 def hidden_grads(
-  grad_BMF, gate_BMF, up_BMF, outputs: Sequence, *, interpret=False
-) -> tuple:
+  grad_BMF,
+  gate_BMF: mx.Quantized,
+  up_BMF: mx.Quantized,
+  form,
+  *,
+  interpret=False,
+) -> xla.HiddenGrads:
   """The gradients of gate and up, from that of their product.
 
   Args:
-    grad_BMF: of the hidden numbers.
-    gate_BMF: as it was kept, `mx.Quantized` along F.
+    grad_BMF: of the product.
+    gate_BMF: as it was kept, along F.
     up_BMF: likewise.
-    outputs: forms of the gradients of gate and up, and of both again.
+    form: `gpu_quantize.Form` of an operand.
     interpret: runs the kernel without a GPU.
-
-  Returns:
-    The four in their forms.
   """
-  inputs = grad_BMF, gate_BMF, up_BMF
-  return gpu_quantize.run(swiglu_grad, inputs, outputs, interpret)
+  both = (form, 2), (form, 1)
+  (gate, gate_rows), (up, up_rows) = gpu_quantize.run(
+    (grad_BMF, gate_BMF, up_BMF),
+    (
+      gpu_quantize.Result(_gate_grad, both),
+      gpu_quantize.Result(_up_grad, both),
+    ),
+    name='swiglu_grad',
+    interpret=interpret,
+  )
+  return xla.HiddenGrads(gate, up, gate_rows, up_rows)
 
 
-def swiglu_grad(grad, gate, up):
-  """One tile."""
+def _product(gate, up):
+  return jax.nn.silu(gate) * up
+
+
+def _gate_grad(grad, gate, up):
   sigmoid = jax.nn.sigmoid(gate)
-  silu = gate * sigmoid
-  grad_gate = grad * up * (sigmoid + silu * (1 - sigmoid))
-  grad_up = grad * silu
-  return grad_gate, grad_up, grad_gate, grad_up
+  return grad * up * (sigmoid + gate * sigmoid * (1 - sigmoid))
+
+
+def _up_grad(grad, gate, up):
+  del up
+  return grad * jax.nn.silu(gate)
