@@ -62,7 +62,7 @@ def forward(x_shape, w_shape, expert_of_block, step: int) -> Plan:
   """y_BMN = x_BMK w_EKN, along K."""
   blocks, rows, k = x_shape
   _, w_k, n = w_shape
-  _check(rows, k=(k, w_k), n=(n,))
+  _check(rows, ('k', k, w_k), ('n', n))
   return Plan(
     out=jax.ShapeDtypeStruct((blocks, rows, n), jnp.float32),
     columns=_columns(n),
@@ -80,7 +80,7 @@ def input_grad(grad_shape, w_shape, expert_of_block, step: int) -> Plan:
   """grad_BMK = grad_BMN w_EKN, along N."""
   blocks, rows, n = grad_shape
   _, k, w_n = w_shape
-  _check(rows, k=(k,), n=(n, w_n))
+  _check(rows, ('k', k), ('n', n, w_n))
   return Plan(
     out=jax.ShapeDtypeStruct((blocks, rows, k), jnp.float32),
     columns=_columns(k),
@@ -100,7 +100,7 @@ def weight_grad(
   """grad_EKN = x_BMK grad_BMN, along M and over the blocks of an expert."""
   _, rows, k = x_shape
   _, grad_rows, n = grad_shape
-  _check(rows, m=(rows, grad_rows), k=(k,), n=(n,))
+  _check(rows, ('m', rows, grad_rows), ('k', k), ('n', n))
   wanted = jnp.arange(experts + 1, dtype=expert_of_block.dtype)
   per_block = rows // step
 
@@ -178,14 +178,14 @@ def _turned(rows, step, axis: int):
   return (rows, step) if axis == 2 else (step, rows)
 
 
-def _check(rows: int, **sizes: tuple[int, ...]) -> None:
+def _check(rows: int, *axes: tuple) -> None:
   """Raises ValueError for shapes that are not cut into tiles of 128."""
   if rows != ROWS:
     raise ValueError(
       f'blocks have {rows} rows, and the GPU kernels take {ROWS}: dispatch in'
       f' blocks of {ROWS}, or choose the xla implementation'
     )
-  for name, (size, *others) in sizes.items():
+  for name, size, *others in axes:
     if any(size != other for other in others):
       raise ValueError(f'the operands differ in {name}: {size} and {others}')
     if size % ROWS:
