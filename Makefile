@@ -1,7 +1,9 @@
-# make quickstart   trains the small model and draws its report
-# make test         lint, format and every test
+# make quickstart     trains the small model and draws its report
+# make test           lint, format and every test
+# make test-cuda-aot  compiles the GPU kernels; needs no GPU, but 4 GB of packages
 #
 # The first of them builds .venv. PYTHON=python3.12 builds .venv-3.12 beside it.
+# The last one builds .venv-cuda likewise.
 
 SEED ?= 0
 WORKDIR ?= runs/quickstart
@@ -31,7 +33,7 @@ found = $(firstword $(foreach python,$(candidates),\
   $(if $(filter fit,$(call state,$(python))),$(python))))
 tried = $(foreach python,$(candidates),$(python) $($(call state,$(python)));)
 
-.PHONY: quickstart test
+.PHONY: quickstart test test-cuda-aot
 
 quickstart: $(VENV)/installed
 	$(VENV)/bin/python -m experiments.train --experiment=quickstart \
@@ -42,11 +44,17 @@ test: $(VENV)/installed
 	@$(VENV)/bin/ruff format --check
 	@$(VENV)/bin/python -m pytest
 
-$(VENV)/installed: setup.cfg pyproject.toml
+test-cuda-aot: $(VENV)-cuda/installed
+	@$(VENV)-cuda/bin/python -m pytest tests_aot/cuda
+
+$(VENV)/installed: EXTRAS = test
+$(VENV)-cuda/installed: EXTRAS = test,cuda-aot
+
+$(VENV)/installed $(VENV)-cuda/installed: setup.cfg pyproject.toml
 	@$(if $(found),,$(error Python 3.11 or newer is needed: $(tried) \
 	  name one by make PYTHON=path))
-	@echo 'Building $(VENV) with $(found), once; this takes a few minutes ...'
-	@$(found) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --editable '.[test]'
+	@echo 'Building $(@D) with $(found), once; this takes a few minutes ...'
+	@$(found) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --editable '.[$(EXTRAS)]'
 	@touch $@

@@ -29,11 +29,18 @@ LAYERS = {
   'experiments': 4,
   'benchmarks': 4,
   'tests': 5,
+  'tests_aot': 5,
 }
 VAGUE_NAMES = {'utils', 'common', 'helpers', 'base', 'manager', 'v2'}
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
-_TOP_LEVEL = ('composer_jax', 'experiments', 'benchmarks', 'tests')
+_TOP_LEVEL = (
+  'composer_jax',
+  'experiments',
+  'benchmarks',
+  'tests',
+  'tests_aot',
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
