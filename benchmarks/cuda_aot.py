@@ -97,7 +97,7 @@ class Report(NamedTuple):
   spilled: int  # Bytes per thread, stored and loaded.
   shared_memory: int  # Bytes per thread block.
   ptx: str
-  warnings: str  # What ptxas said beside the numbers.
+  said: str  # By ptxas.
 
 
 def kernels(gpu: str) -> Iterator[tuple[str, Callable, tuple]]:
@@ -203,7 +203,7 @@ def _report(gpu: str, name: str, directory: pathlib.Path) -> Report:
     spilled=sum(map(int, spilled)),
     shared_memory=max(map(int, shared)),
     ptx=files[0].read_text(),
-    warnings=said,
+    said=said,
   )
 
 

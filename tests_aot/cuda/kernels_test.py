@@ -33,6 +33,11 @@ class CompiledTest(absltest.TestCase):
     spilled = {(r.gpu, r.name): r.spilled for r in self.reports if r.spilled}
     self.assertEmpty(spilled)
 
+  def test_ptxas_sees_no_loss(self):
+    """Such as products that wait for each other, or registers refused."""
+    for report in self.reports:
+      self.assertNotIn('Performance Loss', report.said, report.name)
+
   def test_shared_memory_suffices(self):
     for report in self.reports:
       self.assertLessEqual(report.shared_memory, _SHARED_MEMORY, report.name)
@@ -41,8 +46,6 @@ class CompiledTest(absltest.TestCase):
     for report in self.products('H200'):
       self.assertIn('wgmma.mma_async.sync.aligned', report.ptx, report.name)
       self.assertIn('f32.bf16.bf16', report.ptx, report.name)
-      # ptxas says so where it must wait for each of them by itself.
-      self.assertNotIn('serialized', report.warnings, report.name)
 
   def test_products_are_block_scaled_by_blackwells_tensor_cores(self):
     for report in self.products('B200'):
@@ -53,7 +56,7 @@ class CompiledTest(absltest.TestCase):
     for report in self.reports:
       if not report.name.startswith(_PRODUCTS):
         self.assertIn('cvt.rn.satfinite.e4m3x2.f32', report.ptx, report.name)
-        self.assertNotIn('mul.ftz', report.ptx, report.name)
+        self.assertNotRegex(report.ptx, r'\bmul\S*\.ftz', report.name)
 
   def test_the_table_has_a_line_for_each(self):
     table = cuda_aot.table(self.reports)
