@@ -75,14 +75,14 @@ def weight_grad(
   return _run(plan, x, grad, 'mx_weight_grad', num_sms, interpret)
 
 
-class _Slots(NamedTuple):
-  """What is in shared memory of one operand."""
+class _Memory(NamedTuple):
+  """What a thread block has, as types and as references to it."""
 
-  elements: jax.Array
-  scales: jax.Array
-
-
-class _Barriers(NamedTuple):
+  slots: tuple[Operand, Operand]  # Left and right, in shared memory.
+  scales: tuple  # Of one step, where the tensor core reads them.
+  sums: jax.Array  # Results in tensor memory, side by side.
+  out: jax.Array  # Parts of a result in shared memory.
+  # Barriers.
   full: jax.Array  # A slot, by the loader.
   empty: jax.Array  # A slot, by the tensor core.
   summed: jax.Array  # A result, by the tensor core.
@@ -91,60 +91,27 @@ class _Barriers(NamedTuple):
 
 def _run(plan, left, right, name: str, num_sms: int, interpret) -> jax.Array:
   """Launches one thread block per SM."""
-  # A second result is summed while one is stored, where there is room for it.
-  results = 1 if 2 * plan.columns >= _COLUMNS_OF_TENSOR_MEMORY else 2
 
-  def kernel(
-    table,
-    left_ref,
-    left_scales_ref,
-    right_ref,
-    right_scales_ref,
-    out_ref,
-    *,
-    left_smem,
-    right_smem,
-    left_scales,
-    right_scales,
-    sums,
-    out_smem,
-    barriers,
-  ):
+  def kernel(table, left, left_scales, right, right_scales, out, *, memory):
     warpgroup = lax.axis_index('warpgroup')
 
     @pl.when(warpgroup == _LOADER)
     def _():
-      _load(
-        plan,
-        table,
-        _Slots(left_ref, left_scales_ref),
-        _Slots(right_ref, right_scales_ref),
-        left_smem,
-        right_smem,
-        barriers,
-      )
+      refs = Operand(left, left_scales), Operand(right, right_scales)
+      _load(plan, table, refs, memory)
 
     @pl.when(warpgroup == _MULTIPLIER)
     def _():
-      _multiply(
-        plan,
-        table,
-        left_smem,
-        right_smem,
-        left_scales,
-        right_scales,
-        sums,
-        barriers,
-      )
+      _multiply(plan, table, memory)
 
     @pl.when(warpgroup == _STORER)
     def _():
-      _store(plan, table, sums, out_smem, out_ref, barriers)
+      _store(plan, table, memory, out)
 
   return plgpu.kernel(
     kernel,
     out_type=plan.out,
-    scratch_types=_scratch(plan, results),
+    scratch_types=dict(memory=_memory(plan)),
     grid=(num_sms,),
     grid_names=('sm',),
     num_threads=3,
@@ -157,51 +124,44 @@ def _run(plan, left, right, name: str, num_sms: int, interpret) -> jax.Array:
   )(
     plan.table,
     left.elements,
-    _as_e8m0(left.scales),
+    lax.bitcast_convert_type(left.scales, jnp.float8_e8m0fnu),
     right.elements,
-    _as_e8m0(right.scales),
+    lax.bitcast_convert_type(right.scales, jnp.float8_e8m0fnu),
   )
 
 
-def _as_e8m0(scales):
-  return lax.bitcast_convert_type(scales, jnp.float8_e8m0fnu)
+def _memory(plan) -> _Memory:
+  """The types of a thread block's memory."""
+  sides = plan.left, plan.right
+  # A second result is summed while one is stored, where there is room for it.
+  results = 1 if 2 * plan.columns >= _COLUMNS_OF_TENSOR_MEMORY else 2
 
-
-def _scratch(plan, results: int) -> dict:
-  """Shared memory, tensor memory and barriers of a thread block."""
-
-  def slots(shape, rows):
-    scales = (_SLOTS, rows // gpu_tiles.ROWS, 1, *_SCALES)
-    return _Slots(
-      elements=_shared((_SLOTS, *shape), jnp.float8_e4m3fn, 128),
+  def slots(side):
+    scales = (_SLOTS, side.rows // gpu_tiles.ROWS, 1, *_SCALES)
+    return Operand(
+      elements=_shared((_SLOTS, *side.shape), jnp.float8_e4m3fn, 128),
       scales=plgpu.SMEM(scales, jnp.float8_e8m0fnu),
     )
 
-  def scales(rows):
+  def scales(side):
     return plgpu.TMEM(
-      (rows, _STEP // 32),
+      (side.rows, _STEP // 32),
       jnp.float8_e8m0fnu,
       layout=plgpu.TMEMLayout.SCALES_LAYOUT,
     )
 
-  def barrier(arrivals, count, tensor_core):
-    return plgpu.Barrier(
-      num_arrivals=arrivals, num_barriers=count, orders_tensor_core=tensor_core
-    )
+  def of_tensor_core(count):
+    return plgpu.Barrier(num_barriers=count, orders_tensor_core=True)
 
-  return dict(
-    left_smem=slots(plan.left_shape(), gpu_tiles.ROWS),
-    right_smem=slots(plan.right_shape(), plan.columns),
-    left_scales=scales(gpu_tiles.ROWS),
-    right_scales=scales(plan.columns),
+  return _Memory(
+    slots=tuple(map(slots, sides)),
+    scales=tuple(map(scales, sides)),
     sums=plgpu.TMEM((gpu_tiles.ROWS, results * plan.columns), jnp.float32),
-    out_smem=_shared((2, gpu_tiles.ROWS, _CHUNK), jnp.float32, 64),
-    barriers=_Barriers(
-      full=barrier(4, _SLOTS, False),
-      empty=barrier(1, _SLOTS, True),
-      summed=barrier(1, results, True),
-      stored=barrier(1, results, True),
-    ),
+    out=_shared((2, gpu_tiles.ROWS, _CHUNK), jnp.float32, 64),
+    full=plgpu.Barrier(num_arrivals=4, num_barriers=_SLOTS),
+    empty=of_tensor_core(_SLOTS),
+    summed=of_tensor_core(results),
+    stored=of_tensor_core(results),
   )
 
 
@@ -217,43 +177,33 @@ def _shared(shape, dtype, swizzle: int):
   )
 
 
-def _load(plan, table, left, right, left_smem, right_smem, barriers):
+def _load(plan, table, refs, memory):
   """Fills the slots as the tensor core empties them."""
+  sides = plan.left, plan.right
 
   @gpu_tiles.each(plan.grid)
   def _(tile, _, before):
+    at = [side.at(table, tile) for side in sides]
+
     def load(step, _):
       slot = lax.rem(before + step, _SLOTS)
 
       @pl.when(before + step >= _SLOTS)
       def _():
-        plgpu.barrier_wait(barriers.empty.at[slot])
+        plgpu.barrier_wait(memory.empty.at[slot])
 
-      for operand, smem, at, shape, axis in (
-        (
-          left,
-          left_smem,
-          plan.left(table, tile, step),
-          plan.left_shape(),
-          plan.left_axis,
-        ),
-        (
-          right,
-          right_smem,
-          plan.right(table, tile, step),
-          plan.right_shape(),
-          plan.right_axis,
-        ),
+      for side, ref, smem, where in zip(
+        sides, refs, memory.slots, at, strict=True
       ):
         plgpu.copy_gmem_to_smem(
-          gpu_tiles.elements(operand.elements, at, shape, axis),
+          side.elements(ref.elements, where(step)),
           smem.elements.at[slot],
-          barriers.full.at[slot],
+          memory.full.at[slot],
         )
         plgpu.copy_gmem_to_smem(
-          _scales(operand.scales, at, smem.scales.shape[1]),
+          _scales(ref.scales, where(step), smem.scales.shape[1]),
           smem.scales.at[slot],
-          barriers.full.at[slot],
+          memory.full.at[slot],
         )
 
     steps = plan.steps(table, tile)
@@ -267,55 +217,55 @@ def _scales(ref, at, tiles: int):
   return ref.at[matrix, pl.ds(tile * tiles, tiles), pl.ds(step, 1)]
 
 
-def _multiply(
-  plan, table, left_smem, right_smem, left_scales, right_scales, sums, barriers
-):
+def _multiply(plan, table, memory):
   """Has the tensor core sum each of the SM's tiles of the result."""
-  results = sums.shape[1] // plan.columns
+  results = memory.sums.shape[1] // plan.columns
+  left_slots, right_slots = memory.slots
+  left_scales, right_scales = memory.scales
 
   @gpu_tiles.each(plan.grid)
   def _(tile, count, before):
-    steps = plan.steps(table, tile)
     result = lax.rem(count, results)
 
     @pl.when(count >= results)
     def _():
-      plgpu.barrier_wait(barriers.stored.at[result])
+      plgpu.barrier_wait(memory.stored.at[result])
 
     def multiply(step, _):
       slot = lax.rem(before + step, _SLOTS)
-      plgpu.barrier_wait(barriers.full.at[slot])
-      plgpu.async_copy_scales_to_tmem(left_smem.scales.at[slot], left_scales)
-      plgpu.async_copy_scales_to_tmem(right_smem.scales.at[slot], right_scales)
-      left, right = left_smem.elements.at[slot], right_smem.elements.at[slot]
+      plgpu.barrier_wait(memory.full.at[slot])
+      plgpu.async_copy_scales_to_tmem(left_slots.scales.at[slot], left_scales)
+      plgpu.async_copy_scales_to_tmem(right_slots.scales.at[slot], right_scales)
+      left, right = left_slots.elements.at[slot], right_slots.elements.at[slot]
       plgpu.tcgen05_mma(
-        sums.at[:, pl.ds(result * plan.columns, plan.columns)],
-        left if plan.left_axis == 2 else left.transpose((1, 0)),
-        right.transpose((1, 0)) if plan.right_axis == 2 else right,
-        barriers.empty.at[slot],
+        memory.sums.at[:, pl.ds(result * plan.columns, plan.columns)],
+        left if plan.left.axis == 2 else left.transpose((1, 0)),
+        right.transpose((1, 0)) if plan.right.axis == 2 else right,
+        memory.empty.at[slot],
         a_scale=left_scales,
         b_scale=right_scales,
         accumulate=step > 0,
       )
 
+    steps = plan.steps(table, tile)
     lax.fori_loop(0, steps, multiply, None)
-    plgpu.tcgen05_commit_arrive(barriers.summed.at[result])
+    plgpu.tcgen05_commit_arrive(memory.summed.at[result])
     return steps
 
 
-def _store(plan, table, sums, out_smem, out_ref, barriers):
+def _store(plan, table, memory, out_ref):
   """Through two buffers in turn: one is filled while the other is read."""
-  results = sums.shape[1] // plan.columns
+  results = memory.sums.shape[1] // plan.columns
 
   @gpu_tiles.each(plan.grid)
   def _(tile, count, _):
     steps = plan.steps(table, tile)
     result = lax.rem(count, results)
-    plgpu.barrier_wait(barriers.summed.at[result])
+    plgpu.barrier_wait(memory.summed.at[result])
     for chunk in range(plan.columns // _CHUNK):
-      buffer = out_smem.at[chunk % 2]
+      buffer = memory.out.at[chunk % 2]
       column = result * plan.columns + chunk * _CHUNK
-      part = plgpu.async_load_tmem(sums.at[:, pl.ds(column, _CHUNK)])
+      part = plgpu.async_load_tmem(memory.sums.at[:, pl.ds(column, _CHUNK)])
       plgpu.wait_smem_to_gmem(1, wait_read_only=True)
       # Without a step nothing was written to the tensor memory.
       is_sum = jnp.broadcast_to(steps > 0, part.shape)
@@ -326,7 +276,7 @@ def _store(plan, table, sums, out_smem, out_ref, barriers):
         plan.place(out_ref, tile).at[:, pl.ds(chunk * _CHUNK, _CHUNK)],
       )
     plgpu.wait_load_tmem()
-    plgpu.barrier_arrive(barriers.stored.at[result])
+    plgpu.barrier_arrive(memory.stored.at[result])
     return steps
 
   plgpu.wait_smem_to_gmem(0)

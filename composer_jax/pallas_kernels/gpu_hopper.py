@@ -67,7 +67,7 @@ def _run(plan, left, right, name: str, num_sms: int, interpret) -> jax.Array:
     @pl.when(warpgroup == _MULTIPLIERS)
     def _():
       plgpu.set_max_registers(_LOADER_REGISTERS, action='decrease')
-      _load(plan, table, left_ref, right_ref, slots, full, empty)
+      _load(plan, table, (left_ref, right_ref), slots, full, empty)
 
     @pl.when(warpgroup < _MULTIPLIERS)
     def _():
@@ -79,8 +79,8 @@ def _run(plan, left, right, name: str, num_sms: int, interpret) -> jax.Array:
     out_type=plan.out,
     scratch_types=dict(
       slots=(
-        _shared((_SLOTS, *plan.left_shape()), jnp.bfloat16),
-        _shared((_SLOTS, *plan.right_shape()), jnp.bfloat16),
+        _shared((_SLOTS, *plan.left.shape), jnp.bfloat16),
+        _shared((_SLOTS, *plan.right.shape), jnp.bfloat16),
       ),
       out_smem=_shared((_MULTIPLIERS, 2, _ROWS, _CHUNK), jnp.float32),
       full=plgpu.Barrier(num_arrivals=2, num_barriers=_SLOTS),
@@ -110,12 +110,14 @@ def _shared(shape, dtype):
   )
 
 
-def _load(plan, table, left_ref, right_ref, slots, full, empty):
+def _load(plan, table, refs, slots, full, empty):
   """Fills the slots as the multipliers empty them."""
-  left_smem, right_smem = slots
+  sides = plan.left, plan.right
 
   @gpu_tiles.each(plan.grid)
   def _(tile, _, before):
+    at = [side.at(table, tile) for side in sides]
+
     def load(step, _):
       slot = lax.rem(before + step, _SLOTS)
 
@@ -123,22 +125,10 @@ def _load(plan, table, left_ref, right_ref, slots, full, empty):
       def _():
         plgpu.barrier_wait(empty.at[slot])
 
-      left_at = plan.left(table, tile, step)
-      plgpu.copy_gmem_to_smem(
-        gpu_tiles.elements(
-          left_ref, left_at, plan.left_shape(), plan.left_axis
-        ),
-        left_smem.at[slot],
-        full.at[slot],
-      )
-      right_at = plan.right(table, tile, step)
-      plgpu.copy_gmem_to_smem(
-        gpu_tiles.elements(
-          right_ref, right_at, plan.right_shape(), plan.right_axis
-        ),
-        right_smem.at[slot],
-        full.at[slot],
-      )
+      for side, ref, smem, where in zip(sides, refs, slots, at, strict=True):
+        plgpu.copy_gmem_to_smem(
+          side.elements(ref, where(step)), smem.at[slot], full.at[slot]
+        )
 
     steps = plan.steps(table, tile)
     lax.fori_loop(0, steps, load, None)
@@ -159,12 +149,12 @@ def _multiply(plan, table, slots, full, empty, out_smem, out_ref):
       def multiply(step, _):
         slot = lax.rem(before + step, _SLOTS)
         plgpu.barrier_wait(full.at[slot])
-        if plan.left_axis == 2:
+        if plan.left.axis == 2:
           left = left_smem.at[slot, rows]
         else:
           left = left_smem.at[slot, :, rows].transpose((1, 0))
         right = right_smem.at[slot]
-        if plan.right_axis == 2:
+        if plan.right.axis == 2:
           right = right.transpose((1, 0))
         plgpu.wgmma(acc, left, right)
         plgpu.wgmma_wait(0)

@@ -20,21 +20,52 @@ ROWS = 128  # Of a block; the other axes are multiples of it.
 _WIDTH = 8  # Columns of tiles that neighbouring SMs work on together.
 
 
+class Side(NamedTuple):
+  """How the slices of the left or the right operand lie in its matrices.
+
+  The rows of a slice are those of the result's tile, or its columns.
+  """
+
+  at: Callable  # (table, tile) -> step -> (matrix, tile of rows, step in it)
+  axis: int  # Of (matrix, ., .), which is contracted.
+  rows: int
+  step: int
+
+  @property
+  def shape(self) -> tuple[int, int]:
+    """Of a slice."""
+    return self._turned(self.rows, self.step)
+
+  def elements(self, ref, at):
+    """The slice at (matrix, tile of rows, step)."""
+    matrix, tile, step = at
+    first, second = (
+      pl.ds(index * size, size)
+      for index, size in zip(self._turned(tile, step), self.shape, strict=True)
+    )
+    return ref.at[matrix, first, second]
+
+  def _turned(self, rows, step):
+    """(rows, step) in the order in which a matrix has them."""
+    return (rows, step) if self.axis == 2 else (step, rows)
+
+
 class Plan(NamedTuple):
   """What one of the products computes.
 
-  The functions take the int32 table of the product, which is data, and a tile.
+  Functions take the int32 table of the product, which is data, and a tile.
   """
 
   out: jax.ShapeDtypeStruct
-  columns: int  # Of a tile of the result.
-  step: int  # Elements that are contracted at once.
   table: jax.Array
   steps: Callable  # (table, tile) -> how many.
-  left: Callable  # (table, tile, step) -> (matrix, tile of rows, step in it).
-  right: Callable
-  left_axis: int  # Of (matrix, ., .), which is contracted.
-  right_axis: int
+  left: Side
+  right: Side
+
+  @property
+  def columns(self) -> int:
+    """Of a tile of the result."""
+    return self.right.rows
 
   @property
   def grid(self) -> tuple[int, int, int]:
@@ -49,31 +80,13 @@ class Plan(NamedTuple):
       group, pl.ds(row * ROWS, ROWS), pl.ds(column * self.columns, self.columns)
     ]
 
-  def left_shape(self) -> tuple[int, int]:
-    """Of the left operand's slice."""
-    return _turned(ROWS, self.step, self.left_axis)
-
-  def right_shape(self) -> tuple[int, int]:
-    """Of the right operand's slice."""
-    return _turned(self.columns, self.step, self.right_axis)
-
 
 def forward(x_shape, w_shape, expert_of_block, step: int) -> Plan:
   """y_BMN = x_BMK w_EKN, along K."""
   blocks, rows, k = x_shape
   _, w_k, n = w_shape
   _check(rows, ('k', k, w_k), ('n', n))
-  return Plan(
-    out=jax.ShapeDtypeStruct((blocks, rows, n), jnp.float32),
-    columns=_columns(n),
-    step=step,
-    table=expert_of_block.astype(jnp.int32),
-    steps=lambda experts, tile: jnp.int32(k // step),
-    left=lambda experts, tile, step: (tile[0], 0, step),
-    right=lambda experts, tile, step: (experts[tile[0]], tile[2], step),
-    left_axis=2,
-    right_axis=1,
-  )
+  return _by_blocks((blocks, rows, n), k, expert_of_block, step, w_axis=1)
 
 
 def input_grad(grad_shape, w_shape, expert_of_block, step: int) -> Plan:
@@ -81,16 +94,27 @@ def input_grad(grad_shape, w_shape, expert_of_block, step: int) -> Plan:
   blocks, rows, n = grad_shape
   _, k, w_n = w_shape
   _check(rows, ('k', k), ('n', n, w_n))
+  return _by_blocks((blocks, rows, k), n, expert_of_block, step, w_axis=2)
+
+
+def _by_blocks(
+  out_shape, contracted: int, expert_of_block, step: int, *, w_axis: int
+) -> Plan:
+  """Each block with its expert's matrix."""
+
+  def block(experts, tile):
+    del experts
+    return _in_matrix(tile[0], 0)
+
+  def weights(experts, tile):
+    return _in_matrix(experts[tile[0]], tile[2])
+
   return Plan(
-    out=jax.ShapeDtypeStruct((blocks, rows, k), jnp.float32),
-    columns=_columns(k),
-    step=step,
+    out=jax.ShapeDtypeStruct(out_shape, jnp.float32),
     table=expert_of_block.astype(jnp.int32),
-    steps=lambda experts, tile: jnp.int32(n // step),
-    left=lambda experts, tile, step: (tile[0], 0, step),
-    right=lambda experts, tile, step: (experts[tile[0]], tile[2], step),
-    left_axis=2,
-    right_axis=2,
+    steps=lambda experts, tile: jnp.int32(contracted // step),
+    left=Side(block, 2, ROWS, step),
+    right=Side(weights, w_axis, _columns(out_shape[2]), step),
   )
 
 
@@ -104,44 +128,36 @@ def weight_grad(
   wanted = jnp.arange(experts + 1, dtype=expert_of_block.dtype)
   per_block = rows // step
 
-  def block(starts, tile, step):
-    return starts[tile[0]] + lax.div(step, jnp.int32(per_block))
+  def steps(starts, tile):
+    return (starts[tile[0] + 1] - starts[tile[0]]) * per_block
 
-  def part(step):
-    return lax.rem(step, jnp.int32(per_block))
+  def inputs(starts, tile):
+    return _in_blocks(starts[tile[0]], tile[1], per_block)
+
+  def grads(starts, tile):
+    return _in_blocks(starts[tile[0]], tile[2], per_block)
 
   return Plan(
     out=jax.ShapeDtypeStruct((experts, k, n), jnp.float32),
-    columns=_columns(n),
-    step=step,
     table=jnp.searchsorted(expert_of_block, wanted).astype(jnp.int32),
-    steps=lambda starts, tile: (
-      (starts[tile[0] + 1] - starts[tile[0]]) * per_block
-    ),
-    left=lambda starts, tile, step: (
-      block(starts, tile, step),
-      tile[1],
-      part(step),
-    ),
-    right=lambda starts, tile, step: (
-      block(starts, tile, step),
-      tile[2],
-      part(step),
-    ),
-    left_axis=1,
-    right_axis=1,
+    steps=steps,
+    left=Side(inputs, 1, ROWS, step),
+    right=Side(grads, 1, _columns(n), step),
   )
 
 
-def elements(ref, at, shape: tuple[int, int], axis: int):
-  """The slice of (matrix, ., .) at (matrix, tile of rows, step)."""
-  matrix, tile, step = at
-  first, second = _turned(tile, step, axis)
-  return ref.at[
-    matrix,
-    pl.ds(first * shape[0], shape[0]),
-    pl.ds(second * shape[1], shape[1]),
-  ]
+def _in_matrix(matrix, tile) -> Callable:
+  """Along one matrix, whose number is read once."""
+  return lambda step: (matrix, tile, step)
+
+
+def _in_blocks(first, tile, per_block: int) -> Callable:
+  """Along one block after the other."""
+  return lambda step: (
+    first + lax.div(step, per_block),
+    tile,
+    lax.rem(step, per_block),
+  )
 
 
 def each(grid: tuple[int, int, int]) -> Callable:
@@ -149,20 +165,20 @@ def each(grid: tuple[int, int, int]) -> Callable:
 
   The function takes the tile, how many tiles and how many steps came before it
   on this SM, and returns the number of its own steps. Neighbouring SMs get
-  neighbouring tiles, so that what they read is in the L2 cache: blocks lie in
-  the order of their experts, therefore groups of one row of tiles are rows.
+  neighbouring tiles, so that what they read is in the L2 cache; that holds
+  across groups too, since blocks lie in the order of their experts.
   """
   groups, rows, columns = grid
-  outer, rows = (1, groups) if rows == 1 else (groups, rows)
 
   def decorate(body):
     @plgpu.nd_loop(
-      (outer, rows * columns), collective_axes='sm', init_carry=jnp.int32(0)
+      (groups * rows * columns,), collective_axes='sm', init_carry=jnp.int32(0)
     )
     def _(info, carry):
-      group, in_group = info.index
-      row, column = plgpu.planar_snake(in_group, (rows, columns), 1, _WIDTH)
-      tile = (row, 0, column) if outer == 1 else (group, row, column)
+      row, column = plgpu.planar_snake(
+        info.index[0], (groups * rows, columns), 1, _WIDTH
+      )
+      tile = (lax.div(row, rows), lax.rem(row, rows), column)
       return carry + body(tile, info.local_index, carry)
 
   return decorate
@@ -171,11 +187,6 @@ def each(grid: tuple[int, int, int]) -> Callable:
 def _columns(size: int) -> int:
   """Columns of a tile of a result that is so wide."""
   return 256 if size % 256 == 0 else 128
-
-
-def _turned(rows, step, axis: int):
-  """(rows, step) in the order in which a matrix has them."""
-  return (rows, step) if axis == 2 else (step, rows)
 
 
 def _check(rows: int, *axes: tuple) -> None:

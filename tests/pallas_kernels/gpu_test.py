@@ -32,13 +32,13 @@ except AttributeError:
   MOSAIC = None
 
 M = 128
-EXPERTS = 3
-# (which expert each of three blocks belongs to, (K, N), SMs): in the first one
-# an expert is idle and tiles of the result are wide; in the second one expert
-# has every block, and a single SM goes through its slots more than once.
+# (experts, which of them each block belongs to, (K, N), SMs). One expert is
+# idle, and tiles of the result are wide; one has every block, and the SM goes
+# through its slots more than once; a dense product is that with one expert.
 CASES = (
-  ((0, 0, 2), (256, 256), 2),
-  ((1, 1, 1), (128, 384), 1),
+  (3, (0, 0, 2), (256, 256), 2),
+  (3, (1, 1, 1), (128, 384), 1),
+  (1, (0, 0), (256, 128), 1),
 )
 
 
@@ -176,10 +176,10 @@ def opened(elements, scales, axis):
   return elements.astype(jnp.float32) * (power if axis == 2 else power.T)
 
 
-def products(module, operand, layout, shape, **options):
+def products(module, operand, experts, layout, shape, **options):
   """The three products of numbers that only depend on the layout and shape."""
   (k, n), blocks = shape, len(layout)
-  x, w = numbers(blocks, M, k), numbers(EXPERTS, k, n)
+  x, w = numbers(blocks, M, k), numbers(experts, k, n)
   grad = numbers(blocks, M, n)
   of_block = jnp.asarray(layout)
   operand = jax.jit(operand, static_argnums=1)
@@ -189,7 +189,7 @@ def products(module, operand, layout, shape, **options):
     return (
       module.forward(*along_k, of_block, **options),
       module.input_grad(*along_n, of_block, **options),
-      module.weight_grad(*along_m, of_block, EXPERTS, **options),
+      module.weight_grad(*along_m, of_block, experts, **options),
     )
 
   return run(
@@ -237,45 +237,35 @@ class TensorCore:
 
 @absltest.skipIf(MOSAIC is None, 'jax before 0.11 cannot interpret Mosaic GPU')
 class ProductTest(parameterized.TestCase):
-  def assert_products(self, actual, layout, shape):
-    expected = products(xla, xla.operand, layout, shape)
+  def assert_products(self, actual, experts, layout, shape):
+    expected = products(xla, xla.operand, experts, layout, shape)
     for a, e in zip(actual, expected, strict=True):
       self.assertEqual((a.shape, a.dtype), (e.shape, jnp.float32))
       self.assertLess(error(a, e), 1e-6)
-    idle = sorted(set(range(EXPERTS)) - set(layout))
+    idle = sorted(set(range(experts)) - set(layout))
     np.testing.assert_array_equal(np.asarray(actual[2])[idle], 0)
 
   @parameterized.parameters(*CASES)
-  def test_hopper(self, layout, shape, sms):
+  def test_hopper(self, experts, layout, shape, sms):
+    case = experts, layout, shape
     actual = products(
-      *(gpu_hopper, xla.operand, layout, shape), num_sms=sms, interpret=MOSAIC
+      gpu_hopper, xla.operand, *case, num_sms=sms, interpret=MOSAIC
     )
-    self.assert_products(actual, layout, shape)
+    self.assert_products(actual, *case)
 
   @parameterized.parameters(*CASES)
-  def test_blackwell(self, layout, shape, sms):
+  def test_blackwell(self, experts, layout, shape, sms):
+    case = experts, layout, shape
+
     def operand(x, axis):
       elements, scales = mx.quantize(x, axis)
       return gpu_blackwell.Operand(elements, packed(scales, axis))
 
     with TensorCore().installed():
       actual = products(
-        *(gpu_blackwell, operand, layout, shape), num_sms=sms, interpret=MOSAIC
+        gpu_blackwell, operand, *case, num_sms=sms, interpret=MOSAIC
       )
-    self.assert_products(actual, layout, shape)
-
-  def test_a_dense_product_is_that_with_one_expert(self):
-    x, w = (
-      xla.operand(numbers(1, M, 128), 2),
-      xla.operand(numbers(1, 128, 128), 1),
-    )
-    y = jax.jit(
-      lambda *operands: gpu_hopper.forward(
-        *operands, num_sms=1, interpret=MOSAIC
-      )
-    )(x, w, jnp.zeros(1, jnp.int32))
-    expected = np.asarray(x[0], np.float64) @ np.asarray(w[0], np.float64)
-    self.assertLess(error(y[0], expected), 1e-6)
+    self.assert_products(actual, *case)
 
 
 class InterfaceTest(parameterized.TestCase):
