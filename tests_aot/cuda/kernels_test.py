@@ -1,5 +1,7 @@
 """Every GPU kernel compiled in full for its GPU, on a machine without one."""
 
+import re
+
 from absl.testing import absltest
 
 from benchmarks import cuda_aot
@@ -46,6 +48,10 @@ class CompiledTest(absltest.TestCase):
     for report in self.products('H200'):
       self.assertIn('wgmma.mma_async.sync.aligned', report.ptx, report.name)
       self.assertIn('f32.bf16.bf16', report.ptx, report.name)
+      # A slot is free when all that read it has ended; interpreters do not see
+      # that this is waited for.
+      waits = re.findall(r'wgmma\.wait_group\S*\s+(\d+)', report.ptx)
+      self.assertEqual(set(waits), {'0'}, report.name)
 
   def test_products_are_block_scaled_by_blackwells_tensor_cores(self):
     for report in self.products('B200'):
