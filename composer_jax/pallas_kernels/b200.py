@@ -5,8 +5,8 @@ tensor core multiplies both. What is kept for the backward pass, by `quantize`
 or as `kept_BMF` of `swiglu`, is already an operand, so `reopen` costs nothing.
 
 Blocks have 128 rows, all other axes are multiples of 128. Every function takes
-`interpret`, as `pl.pallas_call` does, to run without a GPU; a RuntimeError says
-where there is no such GPU.
+`interpret=True`, to run without a GPU; a RuntimeError says where there is none
+of this kind.
 """
 
 from __future__ import annotations

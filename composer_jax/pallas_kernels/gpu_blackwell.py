@@ -91,6 +91,8 @@ class _Memory(NamedTuple):
 
 def _run(plan, left, right, name: str, num_sms: int, interpret) -> jax.Array:
   """Launches one thread block per SM."""
+  _check(left, plan.left.axis)
+  _check(right, plan.right.axis)
 
   def kernel(table, left, left_scales, right, right_scales, out, *, memory):
     warpgroup = lax.axis_index('warpgroup')
@@ -120,7 +122,7 @@ def _run(plan, left, right, name: str, num_sms: int, interpret) -> jax.Array:
     compiler_params=plgpu.CompilerParams(
       lowering_semantics=plgpu.LoweringSemantics.Warpgroup
     ),
-    interpret=interpret,
+    interpret=gpu_tiles.interpreter(interpret),
   )(
     plan.table,
     left.elements,
@@ -128,6 +130,18 @@ def _run(plan, left, right, name: str, num_sms: int, interpret) -> jax.Array:
     right.elements,
     lax.bitcast_convert_type(right.scales, jnp.float8_e8m0fnu),
   )
+
+
+def _check(operand: Operand, axis: int) -> None:
+  """Raises ValueError for what was not quantised along the axis."""
+  matrices, *sizes = operand.elements.shape
+  others, contracted = sizes if axis == 2 else sizes[::-1]
+  tiles = (matrices, others // gpu_tiles.ROWS, contracted // _STEP, *_SCALES)
+  if operand.scales.shape != tiles:
+    raise ValueError(
+      f'scales {operand.scales.shape} are not those of {operand.elements.shape}'
+      f' along axis {axis}, {tiles}: make it with `operand` along that axis'
+    )
 
 
 def _memory(plan) -> _Memory:

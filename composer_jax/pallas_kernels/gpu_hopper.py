@@ -58,6 +58,9 @@ def weight_grad(
 
 def _run(plan, left, right, name: str, num_sms: int, interpret) -> jax.Array:
   """Launches one thread block per SM."""
+  for x in (left, right):
+    if x.dtype != jnp.bfloat16:
+      raise ValueError(f'{x.dtype} is no operand: make it with `operand`')
 
   def kernel(
     table, left_ref, right_ref, out_ref, *, slots, out_smem, full, empty
@@ -94,7 +97,7 @@ def _run(plan, left, right, name: str, num_sms: int, interpret) -> jax.Array:
     compiler_params=plgpu.CompilerParams(
       lowering_semantics=plgpu.LoweringSemantics.Warpgroup
     ),
-    interpret=interpret,
+    interpret=gpu_tiles.interpreter(interpret),
   )(plan.table, left, right)
 
 

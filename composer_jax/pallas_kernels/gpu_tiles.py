@@ -184,6 +184,18 @@ def each(grid: tuple[int, int, int]) -> Callable:
   return decorate
 
 
+def interpreter(interpret):
+  """What `plgpu.kernel` takes; True stands for the default parameters."""
+  if interpret is not True:
+    return interpret
+  try:
+    return plgpu.InterpretGPUParams()
+  except AttributeError as error:
+    raise NotImplementedError(
+      f'jax {jax.__version__} cannot interpret this kernel; 0.11 can'
+    ) from error
+
+
 def _columns(size: int) -> int:
   """Columns of a tile of a result that is so wide."""
   return 256 if size % 256 == 0 else 128

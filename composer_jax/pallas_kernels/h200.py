@@ -5,8 +5,8 @@ itself would cost as much as bfloat16. An operand is therefore the rounded
 numbers in bfloat16, which holds them exactly, and the products are bfloat16.
 
 Blocks have 128 rows, K and N are multiples of 128. Every function takes
-`interpret`, as `pl.pallas_call` does, to run without a GPU; a RuntimeError says
-where there is no such GPU.
+`interpret=True`, to run without a GPU; a RuntimeError says where there is none
+of this kind.
 """
 
 from __future__ import annotations

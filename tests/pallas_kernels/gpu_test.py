@@ -311,6 +311,15 @@ class RefusalTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       h200.forward(jnp.zeros(x), jnp.zeros(w), of_block, interpret=True)
 
+  def test_what_is_no_operand(self):
+    of_block = jnp.zeros(1, jnp.int32)
+    x = jnp.zeros((1, M, 256))
+    with self.assertRaisesRegex(ValueError, 'float32 is no operand'):
+      h200.weight_grad(x, x, of_block, 1, interpret=True)
+    along_2 = b200.operand(x, 2, interpret=True)
+    with self.assertRaisesRegex(ValueError, r'\(1, 1, 2, .* along axis 1'):
+      b200.weight_grad(along_2, along_2, of_block, 1, interpret=True)
+
   def test_axes_that_have_no_whole_blocks(self):
     x = jnp.zeros((1, 40, 128))
     with self.assertRaisesRegex(ValueError, r'axis 1 .*40.* of 32: pad'):
