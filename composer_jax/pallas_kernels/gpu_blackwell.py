@@ -196,7 +196,7 @@ def _load(plan, table, refs, memory):
   sides = plan.left, plan.right
 
   @gpu_tiles.each(plan.grid)
-  def _(tile, _, before):
+  def totals(tile, _, before):
     at = [side.at(table, tile) for side in sides]
 
     def load(step, _):
@@ -224,6 +224,9 @@ def _load(plan, table, refs, memory):
     lax.fori_loop(0, steps, load, None)
     return steps
 
+  _, steps = totals
+  gpu_tiles.drain(memory.empty, _SLOTS, steps)
+
 
 def _scales(ref, at, tiles: int):
   """Packed scales of the slice at (matrix, tile of rows, step)."""
@@ -238,7 +241,7 @@ def _multiply(plan, table, memory):
   left_scales, right_scales = memory.scales
 
   @gpu_tiles.each(plan.grid)
-  def _(tile, count, before):
+  def totals(tile, count, before):
     result = lax.rem(count, results)
 
     @pl.when(count >= results)
@@ -265,6 +268,9 @@ def _multiply(plan, table, memory):
     lax.fori_loop(0, steps, multiply, None)
     plgpu.tcgen05_commit_arrive(memory.summed.at[result])
     return steps
+
+  tiles, _ = totals
+  gpu_tiles.drain(memory.stored, results, tiles)
 
 
 def _store(plan, table, memory, out_ref):

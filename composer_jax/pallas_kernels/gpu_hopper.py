@@ -118,7 +118,7 @@ def _load(plan, table, refs, slots, full, empty):
   sides = plan.left, plan.right
 
   @gpu_tiles.each(plan.grid)
-  def _(tile, _, before):
+  def totals(tile, _, before):
     at = [side.at(table, tile) for side in sides]
 
     def load(step, _):
@@ -136,6 +136,9 @@ def _load(plan, table, refs, slots, full, empty):
     steps = plan.steps(table, tile)
     lax.fori_loop(0, steps, load, None)
     return steps
+
+  _, steps = totals
+  gpu_tiles.drain(empty, _SLOTS, steps)
 
 
 def _multiply(plan, table, slots, full, empty, out_smem, out_ref):

@@ -167,21 +167,37 @@ def each(grid: tuple[int, int, int]) -> Callable:
   on this SM, and returns the number of its own steps. Neighbouring SMs get
   neighbouring tiles, so that what they read is in the L2 cache; that holds
   across groups too, since blocks lie in the order of their experts.
+
+  What takes the function's place is how many tiles and steps there were.
   """
   groups, rows, columns = grid
 
   def decorate(body):
     @plgpu.nd_loop(
-      (groups * rows * columns,), collective_axes='sm', init_carry=jnp.int32(0)
+      (groups * rows * columns,),
+      collective_axes='sm',
+      init_carry=(jnp.int32(0), jnp.int32(0)),
     )
-    def _(info, carry):
+    def totals(info, carry):
       row, column = plgpu.planar_snake(
         info.index[0], (groups * rows, columns), 1, _WIDTH
       )
       tile = (lax.div(row, rows), lax.rem(row, rows), column)
-      return carry + body(tile, info.local_index, carry)
+      tiles, steps = carry
+      return tiles + 1, steps + body(tile, tiles, steps)
+
+    return totals
 
   return decorate
+
+
+def drain(barriers, slots: int, arrivals) -> None:
+  """Waits for the arrivals that nothing waited for, the last of each slot."""
+
+  def wait(arrival, _):
+    plgpu.barrier_wait(barriers.at[lax.rem(arrival, slots)])
+
+  lax.fori_loop(lax.max(arrivals - slots, 0), arrivals, wait, None)
 
 
 def interpreter(interpret):
