@@ -36,9 +36,9 @@ M = 128
 # idle, and tiles of the result are wide; one has every block, and the SM goes
 # through its slots more than once; a dense product is that with one expert.
 CASES = (
-  (3, (0, 0, 2), (256, 256), 2),
+  (3, (0, 0, 2), (128, 256), 2),
   (3, (1, 1, 1), (128, 384), 1),
-  (1, (0, 0), (256, 128), 1),
+  (1, (0,), (256, 128), 1),
 )
 
 
