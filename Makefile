@@ -1,9 +1,10 @@
-# make quickstart    trains the small model and draws its report
-# make test          lint, format and every test
-# make test-tpu-aot  compiles the TPU kernels; needs no TPU, but 0.7 GB of packages
+# make quickstart     trains the small model and draws its report
+# make test           lint, format and every test
+# make test-tpu-aot   compiles the TPU kernels; needs no TPU, but 0.7 GB of packages
+# make test-cuda-aot  compiles the GPU kernels; needs no GPU, but 4 GB of packages
 #
-# The first of them builds .venv. PYTHON=python3.12 builds .venv-3.12 beside it.
-# The last one builds .venv-tpu likewise.
+# The first two build .venv. PYTHON=python3.12 builds .venv-3.12 beside it. The
+# others build .venv-tpu and .venv-cuda likewise.
 
 SEED ?= 0
 WORKDIR ?= runs/quickstart
@@ -33,7 +34,7 @@ found = $(firstword $(foreach python,$(candidates),\
   $(if $(filter fit,$(call state,$(python))),$(python))))
 tried = $(foreach python,$(candidates),$(python) $($(call state,$(python)));)
 
-.PHONY: quickstart test test-tpu-aot
+.PHONY: quickstart test test-tpu-aot test-cuda-aot
 
 quickstart: $(VENV)/installed
 	$(VENV)/bin/python -m experiments.train --experiment=quickstart \
@@ -47,10 +48,15 @@ test: $(VENV)/installed
 test-tpu-aot: $(VENV)-tpu/installed
 	@$(VENV)-tpu/bin/python -m pytest tests_aot/tpu
 
+test-cuda-aot: $(VENV)-cuda/installed
+	@$(VENV)-cuda/bin/python -m pytest tests_aot/cuda
+
+VENVS := $(VENV)/installed $(VENV)-tpu/installed $(VENV)-cuda/installed
 $(VENV)/installed: EXTRAS = test
 $(VENV)-tpu/installed: EXTRAS = test,tpu-aot
+$(VENV)-cuda/installed: EXTRAS = test,cuda-aot
 
-$(VENV)/installed $(VENV)-tpu/installed: setup.cfg pyproject.toml
+$(VENVS): setup.cfg pyproject.toml
 	@$(if $(found),,$(error Python 3.11 or newer is needed: $(tried) \
 	  name one by make PYTHON=path))
 	@echo 'Building $(@D) with $(found), once; this takes a few minutes ...'
