@@ -23,7 +23,9 @@ _EXPONENT = 'exponent'  # In the place where float32 has it.
 _POWER = 'power'
 _MXFP8 = 'mxfp8'
 _MANTISSA = 23  # Bits.
-_ROUNDING = frozenset({mx.mx_round_trip.__name__})
+# Functions and kernels that return operands, and kernels that multiply them.
+_ROUNDING = ('mx_round_trip', 'mx_operand', 'mx_reopen', 'mx_swiglu')
+_MULTIPLYING = ('mx_forward', 'mx_input_grad', 'mx_weight_grad')
 # What moves numbers about, or writes them in a wider type.
 _MOVES = frozenset({
   'broadcast_in_dim', 'convert_element_type', 'copy', 'dynamic_slice',
@@ -62,10 +64,14 @@ def _step(eqn: core.JaxprEqn, inputs: Sequence[str | None], found):
   """The labels of what one equation returns."""
   name = eqn.primitive.name
   if name == 'dot_general':
-    found[_precision(eqn, inputs)] += 1
+    found[_precision(eqn.invars, inputs)] += 1
     return [None]
-  if eqn.params.get('name') in _ROUNDING:
+  known_as = str(eqn.params.get('name'))
+  if known_as.startswith(_ROUNDING):
     return [_MXFP8] * len(eqn.outvars)
+  if known_as.startswith(_MULTIPLYING):
+    found[_precision(*_floating(eqn, inputs))] += 1
+    return [None] * len(eqn.outvars)
   programs = list(core.jaxprs_in_params(eqn.params))
   if programs:
     return _call(eqn, programs, inputs, found)
@@ -115,10 +121,20 @@ def _scaled(eqn, inputs):
   return _MXFP8 if shared == [mx.BLOCK] else None
 
 
-def _precision(eqn, inputs) -> str:
-  if set(inputs) == {_MXFP8}:
+def _floating(eqn, inputs):
+  """The operands of a kernel; the others say which expert a block has."""
+  pairs = [
+    (var, label)
+    for var, label in zip(eqn.invars, inputs, strict=True)
+    if jnp.issubdtype(var.aval.dtype, jnp.floating)
+  ]
+  return zip(*pairs, strict=True)
+
+
+def _precision(operands, labels) -> str:
+  if set(labels) == {_MXFP8}:
     return _MXFP8
-  types = {str(var.aval.dtype) for var in eqn.invars}
+  types = {str(var.aval.dtype) for var in operands}
   return types.pop() if len(types) == 1 else 'mixed'
 
 

@@ -16,11 +16,13 @@ import jax
 from composer_jax.pallas_kernels import gpu_blackwell
 from composer_jax.pallas_kernels import gpu_quantize
 from composer_jax.pallas_kernels import gpu_swiglu
-from composer_jax.pallas_kernels import gpu_target
 from composer_jax.pallas_kernels import mx
+from composer_jax.pallas_kernels import targets
 from composer_jax.pallas_kernels import xla
 
-TARGET = gpu_target.B200
+TARGET = targets.B200
+block_rows = 128
+columns = 128
 _OPERAND = gpu_quantize.PACKED
 
 
@@ -43,7 +45,7 @@ def operand(
   x: jax.Array, axis: int, *, interpret=False
 ) -> gpu_blackwell.Operand:
   """What a product that contracts over the axis takes for x."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_quantize.packed(x, axis, interpret=interpret)
 
 
@@ -55,7 +57,7 @@ def forward(
   interpret=False,
 ) -> jax.Array:
   """y_BMN in float32, from operands along K."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_blackwell.forward(
     x_BMK, w_EKN, expert_of_block, num_sms=TARGET.sms, interpret=interpret
   )
@@ -69,7 +71,7 @@ def input_grad(
   interpret=False,
 ) -> jax.Array:
   """grad_BMK in float32, from operands along N."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_blackwell.input_grad(
     grad_BMN, w_EKN, expert_of_block, num_sms=TARGET.sms, interpret=interpret
   )
@@ -84,7 +86,7 @@ def weight_grad(
   interpret=False,
 ) -> jax.Array:
   """grad_EKN in float32, from operands along M; zero for an idle expert."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_blackwell.weight_grad(
     x_BMK,
     grad_BMN,
@@ -97,7 +99,7 @@ def weight_grad(
 
 def swiglu(gate_BMF, up_BMF, *, interpret=False) -> xla.Hidden:
   """silu(gate) * up, quantised along both axes, in one kernel."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_swiglu.hidden(
     gate_BMF, up_BMF, _OPERAND, _OPERAND, interpret=interpret
   )
@@ -107,7 +109,7 @@ def swiglu_grad(
   grad_BMF, gate_BMF: mx.Quantized, up_BMF: mx.Quantized, *, interpret=False
 ) -> xla.HiddenGrads:
   """From the gradient of its output and the inputs that `swiglu` kept."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_swiglu.hidden_grads(
     grad_BMF, gate_BMF, up_BMF, _OPERAND, interpret=interpret
   )

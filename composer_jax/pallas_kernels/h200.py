@@ -16,35 +16,37 @@ import jax
 from composer_jax.pallas_kernels import gpu_hopper
 from composer_jax.pallas_kernels import gpu_quantize
 from composer_jax.pallas_kernels import gpu_swiglu
-from composer_jax.pallas_kernels import gpu_target
 from composer_jax.pallas_kernels import mx
+from composer_jax.pallas_kernels import targets
 from composer_jax.pallas_kernels import xla
 
-TARGET = gpu_target.H200
+TARGET = targets.H200
+block_rows = 128
+columns = 128
 _OPERAND, _KEPT = gpu_quantize.WIDE, gpu_quantize.BLOCKS
 
 
 def quantize(x: jax.Array, axis: int, *, interpret=False) -> mx.Quantized:
   """Of three axes, along one of the last two."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_quantize.quantize(x, axis, interpret=interpret)
 
 
 def reopen(kept: mx.Quantized, axis: int, *, interpret=False) -> jax.Array:
   """The operand from what was kept of it; XLA makes one kernel of that."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return xla.reopen(kept, axis)
 
 
 def operand(x: jax.Array, axis: int, *, interpret=False) -> jax.Array:
   """What a product that contracts over the axis takes for x."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_quantize.operand(x, axis, interpret=interpret)
 
 
 def forward(x_BMK, w_EKN, expert_of_block, *, interpret=False) -> jax.Array:
   """y_BMN in float32, from operands along K."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_hopper.forward(
     x_BMK, w_EKN, expert_of_block, num_sms=TARGET.sms, interpret=interpret
   )
@@ -54,7 +56,7 @@ def input_grad(
   grad_BMN, w_EKN, expert_of_block, *, interpret=False
 ) -> jax.Array:
   """grad_BMK in float32, from operands along N."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_hopper.input_grad(
     grad_BMN, w_EKN, expert_of_block, num_sms=TARGET.sms, interpret=interpret
   )
@@ -64,7 +66,7 @@ def weight_grad(
   x_BMK, grad_BMN, expert_of_block, experts: int, *, interpret=False
 ) -> jax.Array:
   """grad_EKN in float32, from operands along M; zero for an idle expert."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_hopper.weight_grad(
     x_BMK,
     grad_BMN,
@@ -77,7 +79,7 @@ def weight_grad(
 
 def swiglu(gate_BMF, up_BMF, *, interpret=False) -> xla.Hidden:
   """silu(gate) * up, quantised along both axes, in one kernel."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_swiglu.hidden(
     gate_BMF, up_BMF, _OPERAND, _KEPT, interpret=interpret
   )
@@ -87,7 +89,7 @@ def swiglu_grad(
   grad_BMF, gate_BMF: mx.Quantized, up_BMF: mx.Quantized, *, interpret=False
 ) -> xla.HiddenGrads:
   """From the gradient of its output and the inputs that `swiglu` kept."""
-  gpu_target.require(TARGET, interpret)
+  targets.require(TARGET, interpret)
   return gpu_swiglu.hidden_grads(
     grad_BMF, gate_BMF, up_BMF, _OPERAND, interpret=interpret
   )

@@ -49,8 +49,9 @@ def mx_matmul(
   Returns:
     y_MN in float32.
   """
-  ops = implementations.choose('mxfp8', implementation)
-  return dense(x_MK, w_KN[None], ops)
+  ops, size_N = implementations.choose('mxfp8', implementation), w_KN.shape[1]
+  x_MK, w_KN = _filled(x_MK, ops, 1), _filled(w_KN, ops, 0, 1)
+  return dense(x_MK, w_KN[None], ops)[:, :size_N]
 
 
 def mx_grouped_matmul(
@@ -73,8 +74,15 @@ def mx_grouped_matmul(
     gradient is block-scaled along the rows of each group, in blocks that begin
     with the group.
   """
-  ops = implementations.choose('mxfp8', implementation)
-  return grouped(x_NK, w_EKF, group_sizes_E, ops)
+  ops, size_F = implementations.choose('mxfp8', implementation), w_EKF.shape[2]
+  x_NK, w_EKF = _filled(x_NK, ops, 1), _filled(w_EKF, ops, 1, 2)
+  return grouped(x_NK, w_EKF, group_sizes_E, ops)[:, :size_F]
+
+
+def _filled(x, ops, *axes: int) -> jax.Array:
+  """Zeros fill the axes up to multiples that `ops` takes."""
+  missing = [-size % ops.columns for size in x.shape]
+  return jnp.pad(x, [(0, missing[i] * (i in axes)) for i in range(x.ndim)])
 
 
 def dense(x_MK, w_1KN, ops) -> jax.Array:
@@ -91,7 +99,7 @@ def dense(x_MK, w_1KN, ops) -> jax.Array:
 
 def of_each(run: Callable, x_EMK, ops) -> jax.Array:
   """run(x_BMK, expert_of_block) where expert e has all the rows x_EMK[e]."""
-  block_rows = ops.BLOCK_ROWS
+  block_rows = ops.block_rows
   if block_rows is None:
     return run(x_EMK, None)
   experts, rows, width = x_EMK.shape

@@ -7,6 +7,7 @@ modules and nothing else differs.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +20,24 @@ class Plain:
   """Products of operands of one type, summed in float32."""
 
   dtype: str  # 'float32' or 'bfloat16'
+  products: Any = xla  # The module that multiplies.
 
-  BLOCK_ROWS = xla.BLOCK_ROWS
-  forward = staticmethod(xla.forward)
-  input_grad = staticmethod(xla.input_grad)
-  weight_grad = staticmethod(xla.weight_grad)
+  @property
+  def block_rows(self) -> int | None:
+    return self.products.block_rows
+
+  @property
+  def columns(self) -> int:
+    return self.products.columns
+
+  def forward(self, x_BMK, w_EKN, expert_of_block) -> jax.Array:
+    return self.products.forward(x_BMK, w_EKN, expert_of_block)
+
+  def input_grad(self, grad_BMN, w_EKN, expert_of_block) -> jax.Array:
+    return self.products.input_grad(grad_BMN, w_EKN, expert_of_block)
+
+  def weight_grad(self, x_BMK, grad_BMN, expert_of_block, experts: int):
+    return self.products.weight_grad(x_BMK, grad_BMN, expert_of_block, experts)
 
   def quantize(self, x: jax.Array, axis: int) -> jax.Array:
     del axis

@@ -17,6 +17,8 @@ from composer_jax.pallas_kernels import tpu_matmul
 from composer_jax.pallas_kernels import tpu_quantize
 from composer_jax.pallas_kernels import tpu_swiglu
 
+block_rows = 128
+columns = 128
 quantize = tpu_quantize.quantize
 reopen = tpu_quantize.reopen
 operand = tpu_quantize.operand

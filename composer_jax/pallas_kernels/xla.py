@@ -20,8 +20,10 @@ from jax.experimental import xla_metadata
 import jax.numpy as jnp
 
 from composer_jax.pallas_kernels import mx
+from composer_jax.pallas_kernels import targets
 
-BLOCK_ROWS = None  # That a block must have: any number will do.
+block_rows = None  # That a block must have: any number will do.
+columns = 1  # K and N must be multiples of it.
 
 
 class Hidden(NamedTuple):
@@ -46,7 +48,8 @@ def _apart(function: Callable, static: Sequence[str] = ()) -> Callable:
   """The function, compiled apart from what uses its result.
 
   XLA:CPU fuses rounding into each use of the rounded numbers and so repeats it:
-  for every block of an expert, and for every pass over the block.
+  for every block of an expert, and for every pass over the block. Elsewhere
+  this changes nothing.
   """
 
   @functools.partial(jax.jit, static_argnames=static)
@@ -57,6 +60,8 @@ def _apart(function: Callable, static: Sequence[str] = ()) -> Callable:
 
   @functools.wraps(function)
   def call(*arguments):
+    if targets.device_kind() != 'cpu':
+      return function(*arguments)
     with xla_metadata.set_xla_metadata(inlineable='false'):
       return compiled(*arguments)
 
