@@ -4,8 +4,8 @@ python -m benchmarks.kernels
 
 One expert layer (SwiGLU), forward and forward with all gradients, in turns, so
 that a busy machine slows all of them alike; then what it keeps for its backward
-pass. What kernels cost on accelerators: benchmarks/tpu_aot.py, cuda_aot.py and
-cuda_verify.py.
+pass. What compilers make of the kernels is in tpu_aot.py and cuda_aot.py, what
+an accelerator makes of them in verify.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Bundles of instructions that the TPU kernels issue, counted without a TPU.
 
+JAX_PLATFORMS=cpu python -m benchmarks.tpu_aot
+
 Every kernel is compiled in full for a chip that need not be there (by libtpu,
 extra `tpu-aot`), and the scheduled bundles are read from what the compiler
 dumps. A core issues one bundle in a cycle when it neither waits for memory nor
@@ -18,7 +20,7 @@ it is counted:
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -29,6 +31,7 @@ import shutil
 import tempfile
 from typing import NamedTuple
 
+from absl import app
 import jax
 from jax.experimental import pallas as pl
 from jax.experimental import topologies
@@ -313,3 +316,13 @@ def _trips(text: str, predicate: str) -> int:
   if not step:
     raise ValueError(f'the loop until {predicate} has no counter to be read')
   return int(test[2]) // int(step[1])
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise app.UsageError(f'unexpected arguments: {argv[1:]}')
+  print(table(reports()))
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -4,10 +4,10 @@ from absl.testing import absltest
 import jax
 import jax.numpy as jnp
 
-from benchmarks import cuda_verify
+from benchmarks import verify
 from composer_jax.pallas_kernels import xla
 
-SIZE = cuda_verify.Size(blocks=4, experts=3, k=128, f=64)
+SIZE = verify.Size(blocks=4, experts=3, k=128, f=64)
 
 
 def broken(**functions):
@@ -19,10 +19,10 @@ class ErrorsTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.inputs = cuda_verify.draw(SIZE, seed=0)
+    cls.inputs = verify.draw(SIZE, seed=0)
 
   def test_what_is_right_has_no_error(self):
-    found = cuda_verify.errors(xla, self.inputs)
+    found = verify.errors(xla, self.inputs)
     self.assertLen(found, 8)
     for name, error in found.items():
       self.assertLess(error, 1e-6, name)
@@ -40,12 +40,12 @@ class ErrorsTest(absltest.TestCase):
       'quantize': 'grad of gate',
     }.items():
       made_by = broken(**{name: half(vars(xla)[name])})
-      found = cuda_verify.errors(made_by, self.inputs)
+      found = verify.errors(made_by, self.inputs)
       self.assertGreater(found[wrong], 0.1, name)
 
   def test_nan_is_no_success(self):
     made_by = broken(forward=lambda *args: jnp.nan * xla.forward(*args))
-    found = cuda_verify.errors(made_by, self.inputs)
+    found = verify.errors(made_by, self.inputs)
     self.assertFalse(found['forward'] < 1)
 
   def test_an_expert_is_idle(self):
@@ -54,8 +54,8 @@ class ErrorsTest(absltest.TestCase):
 
 class SpeedTest(absltest.TestCase):
   def test_everything_is_timed(self):
-    inputs = cuda_verify.draw(SIZE, seed=0)
-    found = cuda_verify.speeds(xla, inputs)
+    inputs = verify.draw(SIZE, seed=0)
+    found = verify.speeds(xla, inputs)
     self.assertLen(found, 8)
     self.assertContainsSubset({'bfloat16 matmul', 'copy'}, found)
 

@@ -1,9 +1,10 @@
-"""Verifies the GPU kernels on a GPU, and measures them beside plain products.
+"""Verifies the kernels on a TPU or GPU, and measures them.
 
-python -m benchmarks.cuda_verify
+python -m benchmarks.verify
 
 Every run draws new numbers. The results are compared with the same products in
 plain XLA, and are written over NaN, so that what a kernel leaves out is seen.
+Speeds stand beside a bfloat16 product and a copy of the same run.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from composer_jax.pallas_kernels import b200
-from composer_jax.pallas_kernels import h200
+from composer_jax.pallas_kernels import implementations
 from composer_jax.pallas_kernels import xla
 
 _SEED = flags.DEFINE_integer('seed', None, 'Repeats a run; drawn by default.')
@@ -195,23 +195,19 @@ def speeds(implementation, inputs: Inputs) -> dict[str, str]:
 def main(argv: Sequence[str]) -> None:
   del argv
   kind = jax.devices()[0].device_kind
-  fitting = [
-    i for i in (h200, b200) if any(name in kind for name in i.TARGET.kinds)
-  ]
-  if not fitting:
-    raise app.UsageError(
-      f'there are no kernels for {kind}: use an H200 or B200'
-    )
+  kernels = implementations.choose('mxfp8')
+  if kernels is xla:
+    raise app.UsageError(f'there are no kernels for {kind}: use a TPU or GPU')
   seed = time.time_ns() % 2**31 if _SEED.value is None else _SEED.value
   print(f'{kind}, --seed={seed}, {Size()}')
   inputs = draw(Size(), seed)
-  found = errors(fitting[0], inputs)
+  found = errors(kernels, inputs)
   for name, error in found.items():
     print(f'{name}: differs by {error:.1e}')
   wrong = [name for name, error in found.items() if not error < _TOLERANCE]
   if wrong:
     raise SystemExit(f'not verified: {", ".join(wrong)}')
-  for name, speed in speeds(fitting[0], inputs).items():
+  for name, speed in speeds(kernels, inputs).items():
     print(f'{name}: {speed}')
 
 
