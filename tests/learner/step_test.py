@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 from absl.testing import absltest
@@ -6,6 +7,7 @@ import jax
 import numpy as np
 
 from composer_jax.learner import step
+from composer_jax.pallas_kernels import implementations
 from tests import fakes
 
 MODEL = fakes.SHALLOW
@@ -40,18 +42,25 @@ def stack(*batches):
   return jax.tree.map(lambda *rows: np.concatenate(rows), *batches)
 
 
-def gradient(batch, denominator=FEW + MANY, capacity=12):
+def gradient(
+  batch, denominator=FEW + MANY, capacity=12, precision='float32', at=None
+):
   return step.gradient(
-    params(),
+    at or params(),
     batch,
     float(denominator),
     config=fakes.LEARNER,
-    model=MODEL,
+    model=dataclasses.replace(MODEL, precision=precision),
     # Named as `update` names them, so that both share one compiled function.
     temperature=1.0,
     supervised=False,
     capacity=capacity,
   )
+
+
+def assert_finite(tree):
+  for leaf in jax.tree.leaves(tree):
+    assert np.isfinite(leaf).all()
 
 
 def total(batches):
@@ -100,7 +109,7 @@ class TokenLogprobsTest(parameterized.TestCase):
       self.assertAlmostEqual(float(got[1][b, t]), entropy, places=4)
 
 
-class GradientTest(absltest.TestCase):
+class GradientTest(parameterized.TestCase):
   def test_is_the_same_for_every_split_into_micro_batches(self):
     few, many = ([pair] for pair in pairs())
     together = total(pack(pairs()))
@@ -150,10 +159,12 @@ class GradientTest(absltest.TestCase):
   def test_computing_the_policys_tokens_alone_changes_nothing(self):
     assert_close(gradient(packed()), gradient(packed(), capacity=None))
 
-  def test_replayed_experts_are_trained_with_live_gates(self):
+  @parameterized.parameters(*implementations.PRECISIONS)
+  def test_replayed_experts_are_trained_with_live_gates(self, precision):
     route = np.broadcast_to(np.int8([3, 1]), (13, 1, 2))
     members = [(sequence(7, 3, route=route), 1.0)]
-    _, grads = gradient(*pack(members))
+    _, grads = gradient(*pack(members), precision=precision)
+    assert_finite(grads)  # Those of the experts without tokens too.
     for layer in grads['layers']:
       router_DE, up_EDF = layer['router_DE'], layer['up_EDF']
       for expert in (1, 3):
@@ -162,6 +173,14 @@ class GradientTest(absltest.TestCase):
       for expert in (0, 2):
         self.assertEqual(np.abs(router_DE[:, expert]).max(), 0)
         self.assertEqual(np.abs(up_EDF[expert]).max(), 0)
+
+  @parameterized.parameters(0.0, 1e-30, 1e4)
+  def test_in_mxfp8_extreme_weights_have_finite_gradients(self, scale):
+    at = params()
+    first, *others = at['layers']
+    first = {**first, 'gate_EDF': first['gate_EDF'] * scale}
+    at = {**at, 'layers': (first, *others)}
+    assert_finite(gradient(packed(), precision='mxfp8', at=at)[1])
 
 
 class UpdateTest(absltest.TestCase):
