@@ -16,6 +16,7 @@ from composer_jax.loop import config as config_lib
 from composer_jax.model import serving
 from composer_jax.model import transformer
 from composer_jax.pallas_kernels import audit
+from composer_jax.pallas_kernels import implementations
 
 # In one layer: three products of the experts, four projections of attention.
 _PRODUCTS = 7
@@ -30,22 +31,25 @@ def check(config: config_lib.Config) -> str:
   Raises:
     RuntimeError: a product is missing in `model.precision`.
   """
-  wanted = config.model.precision
-  forward = _PRODUCTS * config.model.layers
+  model = config.model
+  wanted, forward = model.precision, _PRODUCTS * model.layers
+  implementation = implementations.resolve(wanted, model.implementation)
   programs = {
     'a training step': (_gradient(config), 3 * forward),
-    'the sampler': (_sampler(config), forward),
+    'prefilling': (_sampler(config, 'blocks'), forward),
+    'decoding': (_sampler(config, 'dense'), forward),
   }
   parts = []
   for name, (traced, expected) in programs.items():
     found = audit.products(traced)
-    if found[wanted] < expected:
+    others = set(found) - {wanted, 'float32'}
+    if found[wanted] < expected or others:
       raise RuntimeError(
         f'model.precision={wanted}: {name} has {found[wanted]} products in it'
         f' instead of {expected}; all there are: {dict(found)}'
       )
     parts.append(f'{found[wanted]} of {found.total()} of {name}')
-  return f'Products in {wanted}: {", ".join(parts)}'
+  return f'Products in {wanted} ({implementation}): {", ".join(parts)}'
 
 
 def _gradient(config: config_lib.Config):
@@ -68,7 +72,7 @@ def _gradient(config: config_lib.Config):
   return jax.make_jaxpr(run)(_params(model), batch, 1.0)
 
 
-def _sampler(config: config_lib.Config):
+def _sampler(config: config_lib.Config, dispatch: str):
   """From what is published to the logits of one token."""
   rows, model = config.sampler.decode_rows, config.model
 
@@ -80,7 +84,7 @@ def _sampler(config: config_lib.Config):
       jnp.zeros(rows, jnp.int32),
       transformer.init_cache(rows, config.sampler.max_tokens, model),
       config=model,
-      dispatch='dense',
+      dispatch=dispatch,
     )
     return output.logits_BTV
 

@@ -14,7 +14,6 @@ from composer_jax.loop import config as config_lib
 from composer_jax.loop import environment
 from composer_jax.loop import evaluate
 from composer_jax.loop import metrics
-from composer_jax.loop import precision
 from composer_jax.loop import supervise
 from composer_jax.loop import wiring
 from composer_jax.text import chat as chat_lib
@@ -71,7 +70,6 @@ def open_run(
     stack.callback(crew.end)
     level = sandbox.probe(config.sandbox)
     print(f'Sandbox level: {level.value}', flush=True)
-    print(precision.check(config), flush=True)
     boxes = stack.enter_context(
       sandbox.BoxPool(config.sampler.slots, config.sandbox, level)
     )

@@ -9,6 +9,7 @@ import jax
 from composer_jax.loop import config as config_lib
 from composer_jax.loop import heldout
 from composer_jax.loop import metrics
+from composer_jax.loop import precision
 from composer_jax.loop import reinforce
 from composer_jax.loop import run as run_lib
 from composer_jax.loop import supervised
@@ -22,12 +23,15 @@ def train(config: config_lib.Config, workdir: str, seed: int) -> dict[str, Any]:
   Raises:
     supervise.Stopped: a signal asked to; the same call resumes.
     ValueError: the directory or the config cannot be used.
+    RuntimeError: its programs have another precision than was asked for.
   """
+  found = precision.check(config)  # Before the directory is taken.
   paths = wiring.open_workdir(workdir, config, seed)
   done = metrics.read_json(paths.result)
   if done is not None:
     print(f'{workdir} is finished; nothing to do.', flush=True)
     return done
+  print(found, flush=True)
   with run_lib.open_run(config, seed, paths) as run:
     params = supervised.warm_start(run)
     return reinforce.reinforce(run, params)

@@ -2,7 +2,8 @@
 
 A matrix is rounded once per published version, by the learner, so the sampler
 computes with the very numbers of the learner's forward pass and no other
-quantisation can creep in. MXFP8 ships as it is: elements and scales.
+quantisation can creep in. MXFP8 ships as elements and scales, on whatever
+machine.
 """
 
 from __future__ import annotations
@@ -23,32 +24,34 @@ _OF_EXPERTS = ('gate_EDF', 'up_EDF', 'down_EFD')
 _MATRICES = (*_CONTRACTED, *_OF_EXPERTS)
 
 
-@functools.partial(jax.jit, static_argnames='config')
 def ship(params: dict, config) -> dict:
-  """What is published of the learner's parameters.
+  """What is published of the learner's parameters, for any machine.
 
-  In float32 the parameters themselves; otherwise each matrix is an array
+  In float32 the parameters themselves; otherwise each matrix is
   [experts or 1, K, N], rounded along K.
   """
-  if config.precision == 'float32':
-    return params
-  ops = _ops(config)
+  return params if config.precision == 'float32' else _ship(params, config)
 
+
+def unpack(shipped: dict, config) -> dict:
+  """What the forward passes take here, from what `ship` gave."""
+  return shipped if config.precision == 'float32' else _unpack(shipped, config)
+
+
+@functools.partial(jax.jit, static_argnames='config')
+def _ship(params: dict, config) -> dict:
   def shipped(name: str, w) -> Any:
-    if name in _OF_EXPERTS:
-      return ops.quantize(w, 1)
-    rows = math.prod(w.shape[: _CONTRACTED[name]])
-    return ops.quantize(w.reshape(1, rows, -1), 1)
+    if name in _CONTRACTED:
+      w = w.reshape(1, math.prod(w.shape[: _CONTRACTED[name]]), -1)
+    return rounded(w, 1)
 
+  rounded = implementations.choose(config.precision, 'xla').quantize
   return _map_matrices(shipped, params)
 
 
 @functools.partial(jax.jit, static_argnames='config')
-def unpack(shipped: dict, config) -> dict:
-  """What the forward passes take, from what `ship` gave."""
-  if config.precision == 'float32':
-    return shipped
-  ops = _ops(config)
+def _unpack(shipped: dict, config) -> dict:
+  ops = implementations.choose(config.precision, config.implementation)
   return _map_matrices(lambda _, kept: matmul.ready(kept, ops), shipped)
 
 
@@ -61,7 +64,3 @@ def _map_matrices(change, params: dict) -> dict:
     for layer in params['layers']
   )
   return {**params, 'layers': layers}
-
-
-def _ops(config):
-  return implementations.choose(config.precision, config.implementation)

@@ -22,16 +22,18 @@ _ELEMENTS = 'elements'
 _EXPONENT = 'exponent'  # In the place where float32 has it.
 _POWER = 'power'
 _MXFP8 = 'mxfp8'
+_NAN = 'NaN'
+_NAN_BITS = 0x7FC00000
 _MANTISSA = 23  # Bits.
 # Functions and kernels that return operands, and kernels that multiply them.
 _ROUNDING = ('mx_round_trip', 'mx_operand', 'mx_reopen', 'mx_swiglu')
 _MULTIPLYING = ('mx_forward', 'mx_input_grad', 'mx_weight_grad')
 # What moves numbers about, or writes them in a wider type.
 _MOVES = frozenset({
-  'broadcast_in_dim', 'convert_element_type', 'copy', 'dynamic_slice',
-  'expand_dims', 'gather', 'optimization_barrier', 'pad',
-  'reshape', 'rev', 'select_n', 'sharding_constraint', 'slice', 'squeeze',
-  'transpose',
+  'all_gather', 'all_to_all', 'broadcast_in_dim', 'concatenate',
+  'convert_element_type', 'copy', 'dynamic_slice', 'dynamic_update_slice',
+  'expand_dims', 'gather', 'optimization_barrier', 'pad', 'ppermute',
+  'reshape', 'rev', 'sharding_constraint', 'slice', 'squeeze', 'transpose',
 })  # fmt: skip
 
 
@@ -68,40 +70,76 @@ def _step(eqn: core.JaxprEqn, inputs: Sequence[str | None], found):
     return [None]
   known_as = str(eqn.params.get('name'))
   if known_as.startswith(_ROUNDING):
-    return [_MXFP8] * len(eqn.outvars)
+    return [_of_operand(var.aval) for var in eqn.outvars]
   if known_as.startswith(_MULTIPLYING):
-    found[_precision(*_floating(eqn, inputs))] += 1
+    found[_precision(*_operands(eqn, inputs))] += 1
     return [None] * len(eqn.outvars)
-  programs = list(core.jaxprs_in_params(eqn.params))
-  if programs:
-    return _call(eqn, programs, inputs, found)
+  if list(core.jaxprs_in_params(eqn.params)):
+    return _call(eqn, inputs, found)
   result = eqn.outvars[0].aval
-  if name == 'shift_left':
-    by = eqn.invars[1]
-    exponent = isinstance(by, core.Literal) and by.val == _MANTISSA
-    return [_EXPONENT if exponent else None]
-  if name == 'or':
-    return [_EXPONENT if _EXPONENT in inputs else None]
-  if name == 'bitcast_convert_type':
-    return [_POWER if inputs == [_EXPONENT] else None]
+  if name in ('shift_left', 'and', 'or', 'bitcast_convert_type'):
+    return [_of_bits(eqn, inputs)]
   if name == 'mul':
     return [_scaled(eqn, inputs)]
   if _of_type(result):
     return [_ELEMENTS]
   if name in _MOVES and result.dtype in (jnp.float32, jnp.bfloat16):
-    return [next(filter(None, inputs), None)] * len(eqn.outvars)
+    return [_common(eqn, inputs)] * len(eqn.outvars)
   return [None] * len(eqn.outvars)
 
 
-def _call(eqn, programs, inputs, found):
-  """Of what runs other programs on its own arguments, or on the last ones."""
-  outputs = [None] * len(eqn.outvars)
-  for program in programs:
+def _of_bits(eqn, inputs):
+  """The label of what becomes a power of two, or NaN for a block."""
+  literal = eqn.invars[-1]
+  value = literal.val if isinstance(literal, core.Literal) else None
+  match eqn.primitive.name:
+    case 'shift_left' if value == _MANTISSA:
+      return _EXPONENT
+    case 'and' if value == _NAN_BITS:
+      return _NAN
+    case 'or' if set(inputs) == {_EXPONENT, _NAN}:
+      return _EXPONENT
+    case 'bitcast_convert_type' if inputs == [_EXPONENT]:
+      return _POWER
+  return None
+
+
+def _common(eqn, inputs):
+  """The label that all moved numbers have; constants may fill in."""
+  moved = {
+    label
+    for var, label in zip(eqn.invars, inputs, strict=True)
+    if jnp.issubdtype(var.aval.dtype, jnp.floating)
+    and not isinstance(var, core.Literal)
+  }
+  return moved.pop() if len(moved) == 1 else None
+
+
+def _call(eqn, inputs, found):
+  """Of what runs other programs, by the labels that every run has."""
+  name, outputs = eqn.primitive.name, None
+  if name == 'scan':
+    # What one step hands to the next may be something else at the second.
+    first, last = eqn.params['num_consts'], eqn.params['num_carry']
+    inputs = [
+      None if first <= i < first + last else label
+      for i, label in enumerate(inputs)
+    ]
+  for program in core.jaxprs_in_params(eqn.params):
     count = len(program.invars)
-    given = inputs[len(inputs) - count :] if count <= len(inputs) else None
-    results = _walk(program, given or [None] * count, found)
-    if given is not None and len(results) == len(outputs):
-      outputs = results
+    matches = name != 'while' and count <= len(inputs)
+    given = inputs[len(inputs) - count :] if matches else [None] * count
+    results = _walk(program, given, found)
+    if not matches or len(results) != len(eqn.outvars):
+      results = [None] * len(eqn.outvars)
+    outputs = [
+      label if outputs is None or label == outputs[i] else None
+      for i, label in enumerate(results)
+    ]
+  if name == 'scan':
+    outputs = [None if i < last else label for i, label in enumerate(outputs)]
+  if name == 'pallas_call':
+    outputs = [_of_type(var.aval) for var in eqn.outvars]
   return outputs
 
 
@@ -121,14 +159,24 @@ def _scaled(eqn, inputs):
   return _MXFP8 if shared == [mx.BLOCK] else None
 
 
-def _floating(eqn, inputs):
-  """The operands of a kernel; the others say which expert a block has."""
+def _operands(eqn, inputs):
+  """The operands of a kernel, and their labels.
+
+  The other arguments say which expert a block has, or are the scales of
+  elements that the kernel multiplies with them.
+  """
   pairs = [
     (var, label)
     for var, label in zip(eqn.invars, inputs, strict=True)
     if jnp.issubdtype(var.aval.dtype, jnp.floating)
   ]
-  return zip(*pairs, strict=True)
+  scales = [var for var, _ in pairs if var.aval.dtype == jnp.float8_e8m0fnu]
+  operands = [(var, label) for var, label in pairs if var not in scales]
+  if len(scales) == len(operands):
+    operands = [
+      (var, _MXFP8 if label == _ELEMENTS else None) for var, label in operands
+    ]
+  return zip(*operands, strict=True)
 
 
 def _precision(operands, labels) -> str:
@@ -136,6 +184,11 @@ def _precision(operands, labels) -> str:
     return _MXFP8
   types = {str(var.aval.dtype) for var in operands}
   return types.pop() if len(types) == 1 else 'mixed'
+
+
+def _of_operand(aval: jax.core.ShapedArray) -> str | None:
+  """Of what a rounding kernel returns."""
+  return _MXFP8 if aval.dtype in (jnp.float32, jnp.bfloat16) else _of_type(aval)
 
 
 def _of_type(aval: jax.core.ShapedArray) -> str | None:

@@ -41,6 +41,16 @@ def reopen(
   return kept
 
 
+def unpack(
+  kept: mx.Quantized, axis: int, *, interpret=False
+) -> gpu_blackwell.Operand:
+  """An operand of what was quantised elsewhere."""
+  del interpret
+  return gpu_blackwell.Operand(
+    kept.elements, gpu_blackwell.packed(kept.scales, axis)
+  )
+
+
 def operand(
   x: jax.Array, axis: int, *, interpret=False
 ) -> gpu_blackwell.Operand:

@@ -28,14 +28,20 @@ def feed_forward(x_BMD, weights: Weights, expert_of_block, ops) -> jax.Array:
 
   Args:
     x_BMD: blocks of rows.
-    weights: no gradient flows through `Ready` ones.
+    weights: of every expert, `Ready` ones for inference.
     expert_of_block: see `matmul.block_matmul`.
     ops: the precision.
   """
+  width = x_BMD.shape[2]
+  x_BMD = matmul.filled(x_BMD, ops.columns, 2)
   if isinstance(weights.gate_EDF, matmul.Ready):
     weights = Weights(*(w.operand for w in weights))
-    return _forward(ops.operand(x_BMD, 2), weights, expert_of_block, ops)[0]
-  return _feed_forward(x_BMD, weights, expert_of_block, ops)
+    x_BMD = ops.operand(x_BMD, 2)
+    y_BMD, _ = _forward(x_BMD, weights, expert_of_block, ops)
+  else:
+    weights = Weights(*(matmul.filled(w, ops.columns, 1, 2) for w in weights))
+    y_BMD = _feed_forward(x_BMD, weights, expert_of_block, ops)
+  return y_BMD[:, :, :width]
 
 
 def _forward(x_BMD, weights: Weights, expert_of_block, ops):

@@ -39,6 +39,15 @@ class Operand(NamedTuple):
   scales: jax.Array
 
 
+def packed(scales: jax.Array, axis: int) -> jax.Array:
+  """The scales of `mx.Quantized` along the axis, 1 or 2, as an operand's."""
+  scales = scales.swapaxes(1, 2) if axis == 1 else scales
+  matrices, rows, blocks = scales.shape
+  tiles = scales.reshape(matrices, rows // 128, 4, 32, blocks // 4, 4)
+  tiles = tiles.transpose(0, 1, 4, 3, 2, 5)
+  return tiles.reshape(*tiles.shape[:3], *_SCALES)
+
+
 def forward(
   x: Operand, w: Operand, expert_of_block, *, num_sms: int, interpret=False
 ):

@@ -45,17 +45,17 @@ class Result(NamedTuple):
 
 def quantize(x_XRC, axis: int, *, interpret=False) -> mx.Quantized:
   """`mx.quantize` of three axes along one of the last two."""
-  return _one(x_XRC, BLOCKS, axis, 'quantize', interpret)
+  return _one(x_XRC, BLOCKS, axis, 'mx_quantize', interpret)
 
 
 def operand(x_XRC, axis: int, *, interpret=False) -> jax.Array:
   """Quantised and back in one pass: what the Hopper products take."""
-  return _one(x_XRC, WIDE, axis, 'operand', interpret)
+  return _one(x_XRC, WIDE, axis, 'mx_operand', interpret)
 
 
 def packed(x_XRC, axis: int, *, interpret=False) -> gpu_blackwell.Operand:
   """Elements and packed scales: what the Blackwell products take."""
-  return _one(x_XRC, PACKED, axis, 'operand', interpret)
+  return _one(x_XRC, PACKED, axis, 'mx_operand', interpret)
 
 
 def _one(x_XRC, form: Form, axis: int, name: str, interpret):

@@ -27,7 +27,7 @@ def hidden(gate_BMF, up_BMF, form, kept, *, interpret=False) -> xla.Hidden:
       gpu_quantize.Result(lambda gate, up: up, ((blocks, 2),)),
       gpu_quantize.Result(_product, ((form, 2), (kept, 1))),
     ),
-    name='swiglu',
+    name='mx_swiglu',
     interpret=interpret,
   )
   return xla.Hidden(product, product_rows, gate, up)
@@ -57,7 +57,7 @@ def hidden_grads(
       gpu_quantize.Result(_gate_grad, both),
       gpu_quantize.Result(_up_grad, both),
     ),
-    name='swiglu_grad',
+    name='mx_swiglu_grad',
     interpret=interpret,
   )
   return xla.HiddenGrads(gate, up, gate_rows, up_rows)

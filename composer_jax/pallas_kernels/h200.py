@@ -38,6 +38,9 @@ def reopen(kept: mx.Quantized, axis: int, *, interpret=False) -> jax.Array:
   return xla.reopen(kept, axis)
 
 
+unpack = reopen
+
+
 def operand(x: jax.Array, axis: int, *, interpret=False) -> jax.Array:
   """What a product that contracts over the axis takes for x."""
   targets.require(TARGET, interpret)

@@ -34,8 +34,8 @@ def check(precision: str, implementation: str) -> None:
       raise ValueError(f'{name}={value!r} must be one of {", ".join(known)}')
 
 
-def choose(precision: str, implementation: str = 'auto') -> Any:
-  """The module with the functions of xla.py, or an object that has them.
+def resolve(precision: str, implementation: str = 'auto') -> str:
+  """The name of what is taken here.
 
   Args:
     precision: of PRECISIONS.
@@ -48,10 +48,10 @@ def choose(precision: str, implementation: str = 'auto') -> Any:
   """
   check(precision, implementation)
   if implementation == 'auto':
-    implementation = _automatic(precision, targets.device_kind())
+    return _automatic(precision, targets.device_kind())
   if implementation == 'xla':
-    return _XLA[precision]
-  module, target, precisions = _KERNELS[implementation]
+    return implementation
+  _, target, precisions = _KERNELS[implementation]
   if precision not in precisions:
     raise ValueError(
       f'implementation={implementation} has no {precision}: take one of'
@@ -62,6 +62,18 @@ def choose(precision: str, implementation: str = 'auto') -> Any:
       f'implementation={implementation} needs a {target.name}, and the device'
       f' here is {targets.device_kind()!r}: take implementation=auto'
     )
+  return implementation
+
+
+def choose(precision: str, implementation: str = 'auto') -> Any:
+  """The module with the functions of xla.py, or an object that has them.
+
+  Args and errors are those of `resolve`.
+  """
+  name = resolve(precision, implementation)
+  if name == 'xla':
+    return _XLA[precision]
+  module = _KERNELS[name][0]
   return module if precision == 'mxfp8' else plain.Plain(precision, module)
 
 

@@ -11,26 +11,47 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from composer_jax.pallas_kernels import blocks
 from composer_jax.pallas_kernels import implementations
+from composer_jax.pallas_kernels import mx
 
 _BLOCK_ROWS = 128
 
 
-class Ready(NamedTuple):
-  """A matrix made into an operand once, for forward products only."""
+@flax.struct.dataclass
+class Ready:
+  """Matrices made into operands once, for inference."""
 
   operand: Any
+  columns: int = flax.struct.field(pytree_node=False)  # N, fillings left out.
 
 
-def ready(kept: Any, ops: Any) -> Ready:
-  """From `ops.quantize(w_EKN, 1)`."""
-  return Ready(ops.reopen(kept, 1))
+def ready(kept: jax.Array | mx.Quantized, ops: Any) -> Ready:
+  """Operands along K of matrices [E, K, N] that are rounded along it."""
+  columns = jax.tree.leaves(kept)[0].shape[2]
+  if isinstance(kept, mx.Quantized):
+    kept = mx.Quantized(
+      filled(kept.elements, ops.columns, 1, 2),
+      filled(filled(kept.scales, ops.columns // mx.BLOCK, 1), ops.columns, 2),
+    )
+  else:
+    kept = filled(kept, ops.columns, 1, 2)
+  return Ready(ops.unpack(kept, 1), columns)
+
+
+def filled(x, multiple: int, *axes: int) -> jax.Array:
+  """Zeros fill the axes up to multiples."""
+  widths = [
+    (0, -size % max(1, multiple) * (axis in axes))
+    for axis, size in enumerate(x.shape)
+  ]
+  return jnp.pad(x, widths) if any(map(sum, widths)) else x
 
 
 def mx_matmul(
@@ -49,9 +70,10 @@ def mx_matmul(
   Returns:
     y_MN in float32.
   """
-  ops, size_N = implementations.choose('mxfp8', implementation), w_KN.shape[1]
-  x_MK, w_KN = _filled(x_MK, ops, 1), _filled(w_KN, ops, 0, 1)
-  return dense(x_MK, w_KN[None], ops)[:, :size_N]
+  if x_MK.ndim != 2 or w_KN.ndim != 2 or x_MK.shape[1] != w_KN.shape[0]:
+    raise ValueError(f'no product of {x_MK.shape} and {w_KN.shape}')
+  ops = implementations.choose('mxfp8', implementation)
+  return dense(x_MK, w_KN[None], ops)
 
 
 def mx_grouped_matmul(
@@ -74,15 +96,16 @@ def mx_grouped_matmul(
     gradient is block-scaled along the rows of each group, in blocks that begin
     with the group.
   """
-  ops, size_F = implementations.choose('mxfp8', implementation), w_EKF.shape[2]
-  x_NK, w_EKF = _filled(x_NK, ops, 1), _filled(w_EKF, ops, 1, 2)
-  return grouped(x_NK, w_EKF, group_sizes_E, ops)[:, :size_F]
-
-
-def _filled(x, ops, *axes: int) -> jax.Array:
-  """Zeros fill the axes up to multiples that `ops` takes."""
-  missing = [-size % ops.columns for size in x.shape]
-  return jnp.pad(x, [(0, missing[i] * (i in axes)) for i in range(x.ndim)])
+  groups = group_sizes_E.shape
+  if x_NK.ndim != 2 or w_EKF.ndim != 3 or groups != w_EKF.shape[:1]:
+    raise ValueError(
+      f'rows {x_NK.shape}, matrices {w_EKF.shape} and sizes {groups}: two axes,'
+      ' three, and one as long as there are matrices'
+    )
+  if x_NK.shape[1] != w_EKF.shape[1]:
+    raise ValueError(f'no product of {x_NK.shape} and {w_EKF.shape[1:]}')
+  ops = implementations.choose('mxfp8', implementation)
+  return grouped(x_NK, w_EKF, group_sizes_E, ops)
 
 
 def dense(x_MK, w_1KN, ops) -> jax.Array:
@@ -132,15 +155,18 @@ def block_matmul(x_BMK, w_EKN, expert_of_block, ops) -> jax.Array:
 
   Args:
     x_BMK: blocks of rows.
-    w_EKN: the matrices, or `Ready` ones, through which no gradient flows.
+    w_EKN: the matrices, or `Ready` ones for inference.
     expert_of_block: ascending; or None if each block has a matrix of its own,
       where `ops` takes blocks of any number of rows.
     ops: the precision.
   """
+  x_BMK = filled(x_BMK, ops.columns, 2)
   if isinstance(w_EKN, Ready):
-    x_BMK = ops.operand(x_BMK, 2)
-    return ops.forward(x_BMK, w_EKN.operand, expert_of_block)
-  return _block_matmul(x_BMK, w_EKN, expert_of_block, ops)
+    y_BMN = ops.forward(ops.operand(x_BMK, 2), w_EKN.operand, expert_of_block)
+    return y_BMN[:, :, : w_EKN.columns]
+  w_filled_EKN = filled(w_EKN, ops.columns, 1, 2)
+  y_BMN = _block_matmul(x_BMK, w_filled_EKN, expert_of_block, ops)
+  return y_BMN[:, :, : w_EKN.shape[2]]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -47,6 +47,9 @@ class Plain:
     del axis
     return kept
 
+  def unpack(self, kept: jax.Array, axis: int) -> jax.Array:
+    return self.reopen(kept, axis)
+
   def operand(self, x: jax.Array, axis: int) -> jax.Array:
     return self.quantize(x, axis)
 

@@ -24,7 +24,7 @@ def is_here(target: Target) -> bool:
   """Whether the target's kernels can run.
 
   That is decided by the mesh in force, which may be one to compile for, and
-  without one by the default device.
+  without one by the first device.
   """
   return any(kind in device_kind() for kind in target.kinds)
 

@@ -20,7 +20,7 @@ from composer_jax.pallas_kernels import tpu_swiglu
 block_rows = 128
 columns = 128
 quantize = tpu_quantize.quantize
-reopen = tpu_quantize.reopen
+reopen = unpack = tpu_quantize.reopen
 operand = tpu_quantize.operand
 forward = tpu_matmul.forward
 input_grad = tpu_matmul.input_grad

@@ -87,7 +87,9 @@ def forward(x_BMK, w_EKN, expert_of_block, *, interpret=False) -> jax.Array:
     expert_of_block: ascending; without it, each block has its own matrix.
     interpret: runs on a CPU, as in `pallas_call`.
   """
-  expert_of_block = _check(x_BMK, w_EKN, expert_of_block, w_EKN.shape[0])
+  expert_of_block = _check(
+    x_BMK, w_EKN, expert_of_block, w_EKN.shape[0], w_EKN.shape[1:]
+  )
   return _by_rows(
     x_BMK, w_EKN, expert_of_block, 1, 'mx_forward', interpret=interpret
   )
@@ -97,14 +99,21 @@ def input_grad(
   grad_BMN, w_EKN, expert_of_block, *, interpret=False
 ) -> jax.Array:
   """grad_BMK in float32, from operands along N."""
-  expert_of_block = _check(grad_BMN, w_EKN, expert_of_block, w_EKN.shape[0])
+  expert_of_block = _check(
+    grad_BMN, w_EKN, expert_of_block, w_EKN.shape[0], w_EKN.shape[1:]
+  )
   return _by_rows(
     grad_BMN, w_EKN, expert_of_block, 2, 'mx_input_grad', interpret=interpret
   )
 
 
-def _check(left_BMK, right, expert_of_block, experts: int) -> jax.Array:
-  """The experts of the blocks, if the kernels take these operands."""
+def _check(
+  left_BMK, right, expert_of_block, experts: int, sizes: tuple[int, ...]
+) -> jax.Array:
+  """The experts of the blocks, if the kernels take these operands.
+
+  `sizes` are those of the right operand that are axes of a matrix.
+  """
   blocks, rows, _ = left_BMK.shape
   if expert_of_block is None:
     expert_of_block = jnp.arange(experts)
@@ -117,8 +126,8 @@ def _check(left_BMK, right, expert_of_block, experts: int) -> jax.Array:
   for x in (left_BMK, right):
     if x.dtype != jnp.bfloat16:
       raise ValueError(f'operands are bfloat16, not {x.dtype}')
-  for size in (left_BMK.shape[2], *right.shape[1:]):
-    if size % LANES and size != rows:
+  for size in (left_BMK.shape[2], *sizes):
+    if size % LANES:
       raise ValueError(
         f'shapes {left_BMK.shape} and {right.shape} in a product on a TPU: pad'
         f' the axes of matrices to multiples of {LANES}'
@@ -254,7 +263,9 @@ def weight_grad(
   x_BMK, grad_BMN, expert_of_block, experts: int, *, interpret=False
 ) -> jax.Array:
   """grad_EKN in float32, from operands along M; zero for an idle expert."""
-  expert_of_block = _check(x_BMK, grad_BMN, expert_of_block, experts)
+  expert_of_block = _check(
+    x_BMK, grad_BMN, expert_of_block, experts, grad_BMN.shape[2:]
+  )
   if x_BMK.shape[:2] != grad_BMN.shape[:2]:
     raise ValueError(f'{x_BMK.shape} and {grad_BMN.shape} differ in rows')
   _, block_M, size_K = x_BMK.shape

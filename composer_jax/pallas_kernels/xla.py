@@ -80,6 +80,9 @@ def reopen(kept: mx.Quantized, axis: int) -> jax.Array:
   return mx.dequantize(*kept, axis).astype(jnp.bfloat16)
 
 
+unpack = reopen  # From `mx.Quantized`, whatever `quantize` gives.
+
+
 @functools.partial(_apart, static=('axis',))
 def operand(x: jax.Array, axis: int) -> jax.Array:
   """What a product that contracts over the axis takes for x."""

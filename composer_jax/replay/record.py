@@ -14,6 +14,7 @@ import io
 import json
 import os
 import pathlib
+import threading
 from typing import Any
 
 from array_record.python import array_record_data_source
@@ -24,6 +25,10 @@ from composer_jax import trajectory as nouns
 
 _ARRAYS = ('token_T', 'sampled_T', 'logprob_T', 'version_T', 'route_TLX')
 _SUFFIX = '.array_record'
+# Numpy parses each array's header as Python. In several threads at once, as
+# grain reads, CPython 3.11 sometimes fails at that ("AST constructor recursion
+# depth mismatch").
+_PARSING = threading.Lock()
 
 
 def encode(trajectory: nouns.Trajectory) -> bytes:
@@ -58,7 +63,7 @@ def encode(trajectory: nouns.Trajectory) -> bytes:
 
 def decode(record: bytes) -> nouns.Trajectory:
   """The trajectory that `encode` was given."""
-  with np.load(io.BytesIO(record), allow_pickle=False) as archive:
+  with _PARSING, np.load(io.BytesIO(record), allow_pickle=False) as archive:
     fields = json.loads(archive['fields'].tobytes())
     token_T, sampled_T, logprob_T, version_T, route_TLX = (
       archive[name] for name in _ARRAYS

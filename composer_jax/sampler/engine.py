@@ -154,14 +154,13 @@ class Engine:
     Args:
       weights: what `serving.ship` gave.
     """
-    weights = _unpacked(weights, self._model)
     with self._lock:
       newest = (self._next_weights or self._weights).version
       if weights.version <= newest:
         raise ValueError(
           f'version {weights.version} is not newer than {newest}'
         )
-      self._next_weights = weights
+      self._next_weights = _unpacked(weights, self._model)
     self._work.set()
 
   def wait(self, seconds: float) -> None:

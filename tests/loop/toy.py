@@ -18,6 +18,7 @@ SETTINGS = (
   'model.experts=4',
   'model.expert_width=32',
   'model.block_rows=16',
+  'model.precision=mxfp8',  # Where what is published is not what is trained.
   'warm.demonstrations=24',
   'warm.exercises=24',
   'warm.steps=60',

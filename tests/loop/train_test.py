@@ -35,6 +35,7 @@ from composer_jax.loop import supervise
 from composer_jax.loop import train
 from composer_jax.loop import warmstart
 from composer_jax.loop import wiring
+from composer_jax.model import serving
 from composer_jax.replay import record
 from composer_jax.sampler import engine as engine_lib
 from composer_jax.tasks import source
@@ -253,7 +254,11 @@ class SynchronousTest(absltest.TestCase):
         engine = engine_lib.Engine(
           config.sampler,
           config.model,
-          trajectory.Weights(version=step, params=state.params, digest=''),
+          trajectory.Weights(
+            version=step,
+            params=serving.ship(state.params, config.model),
+            digest='',
+          ),
           stop_id=chat.end_id,
         )
         groups = []

@@ -36,6 +36,27 @@ def coarse(x, axis):
   return jnp.moveaxis(scaled.reshape(x.shape), -1, axis)
 
 
+def odd(x, axis):
+  """Rounded, but scaled by 1.4 times a power of two."""
+  elements, scales = mx.quantize(x, axis)
+  elements = jnp.moveaxis(elements, axis, -1).astype(F32)
+  exponent = jnp.moveaxis(scales, axis, -1).astype(jnp.int32)
+  bits = (exponent << 23) | 0x345678
+  scale = jax.lax.bitcast_convert_type(bits, F32)[..., None]
+  wide = elements.reshape(*scale.shape[:-1], 32) * scale
+  return jnp.moveaxis(wide.reshape(elements.shape), -1, axis)
+
+
+def looped(x):
+  """Rounded before the first step of a loop, and not after the last."""
+  step = lambda carry, _: (carry + 1, None)
+  return jax.lax.scan(step, rounded(x, 1).astype(F32), None, length=2)[0]
+
+
+def branched(x):
+  return jax.lax.cond(x.sum() > 0, lambda: x, lambda: rounded(x, 1).astype(F32))
+
+
 class ProductsTest(parameterized.TestCase):
   @parameterized.parameters(*implementations.PRECISIONS)
   def test_a_dense_product_and_its_gradients(self, precision):
@@ -83,6 +104,13 @@ class ProductsTest(parameterized.TestCase):
     ),
     ('without_scales', lambda x, w: (x.astype(jnp.float8_e4m3fn), w)),
     ('blocks_of_64', lambda x, w: (coarse(x, 1), coarse(w, 0))),
+    (
+      'partly_unrounded',
+      lambda x, w: (jnp.where(x > 0, x, rounded(x, 1)), rounded(w, 0)),
+    ),
+    ('a_scale_that_is_no_power', lambda x, w: (odd(x, 1), odd(w, 0))),
+    ('a_loop_that_undoes_it', lambda x, w: (looped(x), rounded(w, 0))),
+    ('only_one_of_two_branches', lambda x, w: (branched(x), rounded(w, 0))),
     ('five_bits_of_exponent', lambda x, w: (_e5m2(x, 1), _e5m2(w, 0))),
   )
   def test_what_only_looks_like_it_is_not_counted(self, operands):
@@ -92,6 +120,13 @@ class ProductsTest(parameterized.TestCase):
 
     x, w = jnp.ones((64, 128)), jnp.ones((128, 32))
     self.assertEqual(products(run, x, w), {'float32': 1})
+
+  def test_joined_operands_stay_operands(self):
+    def run(x, w):
+      both = jnp.concatenate([rounded(x, 1), rounded(x, 1)])
+      return both @ rounded(w, 0)
+
+    self.assertEqual(products(run, X, W), {'mxfp8': 1})
 
   def test_bfloat16_is_told_from_a_mixture(self):
     run = lambda x, w: plain.BFLOAT16.forward(

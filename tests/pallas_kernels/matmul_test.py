@@ -131,6 +131,20 @@ class GroupedTest(parameterized.TestCase):
     np.testing.assert_array_equal(before[2][1:], after[2][1:])
 
 
+class RefusalTest(absltest.TestCase):
+  def test_shapes_that_do_not_fit(self):
+    with self.assertRaisesRegex(ValueError, r'no product of \(4, 33\) and'):
+      matmul.mx_matmul(jnp.ones((4, 33)), jnp.ones((64, 8)))
+    with self.assertRaisesRegex(ValueError, r'sizes \(5,\): two axes, three'):
+      matmul.mx_grouped_matmul(
+        jnp.ones((4, 32)), jnp.ones((4, 32, 8)), jnp.ones(5, int)
+      )
+    with self.assertRaisesRegex(ValueError, r'no product of \(4, 64\) and'):
+      matmul.mx_grouped_matmul(
+        jnp.ones((4, 64)), jnp.ones((2, 32, 8)), jnp.ones(2, int)
+      )
+
+
 class FaultTest(absltest.TestCase):
   def test_an_all_zero_operand_gives_finite_zeros(self):
     x_MK, w_KN, grad_MN = operands((64, 64, 32))
