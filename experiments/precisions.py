@@ -1,11 +1,11 @@
 """Does training in MXFP8 follow training in float32?
 
-python -m experiments.precisions --workdir=DIR --steps=1000
+python -m experiments.precisions --experiment=quickstart --workdir=DIR --seed=0
 
-DIR is a run of the quickstart whose warm start is done. Its demonstrations are
-imitated anew, once in each precision, from the same parameters over the same
-batches. Writes precisions.csv (the loss of every step) and precisions.png into
-DIR, and prints the gaps.
+DIR is a run whose warm start is done, and the other flags are those that it was
+made with. Its demonstrations are imitated anew, once in each precision, from the
+same parameters over the same batches. Writes precisions.csv (the loss of every
+step) and precisions.png into DIR, and prints the gaps.
 """
 
 from collections.abc import Sequence
@@ -99,14 +99,16 @@ def main(argv: Sequence[str]) -> int:
   if len(argv) > 1:
     raise app.UsageError(f'unexpected arguments: {argv[1:]}')
   workdir, steps = train.WORKDIR.value, _STEPS.value
-  paths = wiring.Paths(workdir=workdir)
+  seed = train.SEED.value
   try:
-    known = metrics.read_json(paths.config)
-    if known is None:
-      raise ValueError(f'--workdir={workdir} holds no run')
-    config = train.load('quickstart', train.SET.value)
+    config = train.load(train.EXPERIMENT.value, train.SET.value)
+    if metrics.read_json(wiring.Paths(workdir=workdir).config) is None:
+      raise ValueError(
+        f'--workdir={workdir} holds no run; run experiments.train first'
+      )
+    paths = wiring.open_workdir(workdir, config, seed)
     wiring.use_compilation_cache()
-    found = losses(config, paths, known['seed'], steps)
+    found = losses(config, paths, seed, steps)
   except ValueError as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
@@ -119,6 +121,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == '__main__':
-  flags.mark_flag_as_required('workdir')
+  flags.mark_flags_as_required(['experiment', 'workdir'])
   logging.set_verbosity(logging.WARNING)
   app.run(main)
