@@ -2,10 +2,10 @@
 
 python -m experiments.precisions --experiment=quickstart --workdir=DIR --seed=0
 
-DIR is a run whose warm start is done, the other flags are those that it was made
-with. Its demonstrations are imitated anew, once in each precision, from the same
-parameters over the same batches. Writes precisions.csv (the loss of every step)
-and precisions.png into DIR, and prints the gaps.
+DIR is a run whose warm start is done, the other flags are those that it was
+made with. Its demonstrations are imitated anew, once in each precision, from
+the same parameters over the same batches. Writes precisions.csv (the loss of
+every step) and precisions.png into DIR, and prints the gaps.
 """
 
 from collections.abc import Sequence

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from composer_jax.pallas_kernels import gated
 from composer_jax.pallas_kernels import xla
 
 
@@ -54,7 +55,7 @@ class Plain:
     return self.quantize(x, axis)
 
   def swiglu(self, gate_BMF, up_BMF) -> xla.Hidden:
-    hidden_BMF = xla.gated(gate_BMF, up_BMF).astype(self.dtype)
+    hidden_BMF = gated.unit(gate_BMF, up_BMF).astype(self.dtype)
     return xla.Hidden(
       operand_BMF=hidden_BMF,
       kept_BMF=hidden_BMF,
@@ -63,7 +64,7 @@ class Plain:
     )
 
   def swiglu_grad(self, grad_BMF, gate_BMF, up_BMF) -> xla.HiddenGrads:
-    grads = xla.gated_grad(
+    grads = gated.unit_grad(
       grad_BMF, gate_BMF.astype(jnp.float32), up_BMF.astype(jnp.float32)
     )
     gate_BMF, up_BMF = (x.astype(self.dtype) for x in grads)

@@ -19,6 +19,7 @@ import jax
 from jax.experimental import xla_metadata
 import jax.numpy as jnp
 
+from composer_jax.pallas_kernels import gated
 from composer_jax.pallas_kernels import mx
 from composer_jax.pallas_kernels import targets
 
@@ -114,8 +115,8 @@ def weight_grad(x_BMK, grad_BMN, expert_of_block, experts: int) -> jax.Array:
 
 
 def swiglu(gate_BMF, up_BMF) -> Hidden:
-  """`gated`, quantised along both axes."""
-  hidden_BMF = gated(gate_BMF, up_BMF)
+  """`gated.unit`, quantised along both axes."""
+  hidden_BMF = _unit(gate_BMF, up_BMF)
   return Hidden(
     operand_BMF=operand(hidden_BMF, 2),
     kept_BMF=quantize(hidden_BMF, 1),
@@ -135,17 +136,7 @@ def swiglu_grad(grad_BMF, gate_BMF, up_BMF) -> HiddenGrads:
   )
 
 
-@_apart
-def gated(gate, up):
-  """SwiGLU, silu(gate) * up (Shazeer 2020, arXiv 2002.05202, eq. 6)."""
-  return jax.nn.silu(gate) * up
-
-
-def gated_grad(grad, gate, up):
-  """(gradient of gate, gradient of up) from that of `gated`."""
-  sigmoid = jax.nn.sigmoid(gate)
-  silu = gate * sigmoid
-  return grad * up * (sigmoid + silu * (1 - sigmoid)), grad * silu
+_unit = _apart(gated.unit)
 
 
 def _filled(x, axis: int):
@@ -161,7 +152,7 @@ def _reopened_grad(grad_BMF, gate_BMF: mx.Quantized, up_BMF: mx.Quantized):
   gate_BMF, up_BMF = (
     mx.dequantize(*kept, 2)[:, :, :size] for kept in (gate_BMF, up_BMF)
   )
-  return gated_grad(grad_BMF, gate_BMF, up_BMF)
+  return gated.unit_grad(grad_BMF, gate_BMF, up_BMF)
 
 
 @_apart

@@ -36,12 +36,14 @@ from composer_jax.loop import train
 from composer_jax.loop import warmstart
 from composer_jax.loop import wiring
 from composer_jax.model import serving
+from composer_jax.model import transformer
 from composer_jax.replay import record
 from composer_jax.sampler import engine as engine_lib
 from composer_jax.tasks import source
 from composer_jax.text import tokenizer as tokenizer_lib
 from composer_jax.tools import registry
 from composer_jax.tools import sandbox
+from experiments import precisions
 from experiments import train as main_module
 from tests import fakes
 from tests.loop import toy
@@ -150,8 +152,27 @@ class WholeRunTest(absltest.TestCase):
     final = final_arrays(self.workdir)
     self.assertEqual(weights_lib.latest(self.paths.weights), toy.STEPS)
     published = snapshot.read(pathlib.Path(self.paths.weights), toy.STEPS)
-    for name, array in published.arrays.items():
-      np.testing.assert_array_equal(array, final[f'params.{name}'])
+    model = toy.config().model
+    like = jax.eval_shape(lambda: transformer.init(jax.random.key(0), model))
+    arrays = {
+      name.removeprefix('params.'): array
+      for name, array in final.items()
+      if name.startswith('params.')
+    }
+    expected = serving.ship(leaves.unflatten(like, arrays), model)
+    for name, array in leaves.flatten(expected).items():
+      self.assertEqual(published.arrays[name].tobytes(), array.tobytes(), name)
+    elements = published.arrays['layers.0.gate_EDF.elements']
+    self.assertEqual(elements.dtype.itemsize, 1)
+
+  def test_its_warm_start_can_be_repeated_in_each_precision(self):
+    found = precisions.losses(toy.config(), self.paths, SEED, 8)
+    self.assertEqual([*found], ['float32', 'bfloat16', 'mxfp8'])
+    reference = found.pop('float32')
+    self.assertLess(reference[-1], reference[0])
+    for losses in found.values():
+      np.testing.assert_allclose(losses, reference, rtol=0.05)
+      self.assertFalse(np.array_equal(losses, reference))
 
   def test_trains_on_training_problems_only(self):
     problem = lambda episode: episode.task_id.rsplit('/', 1)[0]

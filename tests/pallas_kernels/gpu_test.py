@@ -104,6 +104,16 @@ class QuantizeTest(parameterized.TestCase):
       mx_test.bits(operand.elements), mx_test.bits(elements)
     )
 
+  @parameterized.parameters(1, 2)
+  def test_what_others_quantised_is_packed_as_its_own(self, axis):
+    x = numbers(2, 256, 128)
+    found = b200.unpack(mx.quantize(x, axis), axis)
+    wanted = b200.operand(x, axis, interpret=True)
+    np.testing.assert_array_equal(found.scales, wanted.scales)
+    np.testing.assert_array_equal(
+      found.elements.view(jnp.uint8), wanted.elements.view(jnp.uint8)
+    )
+
   @parameterized.parameters((2, 32, 96, 1), (3, 5, 32, 2), (1, 160, 64, 2))
   def test_sizes_that_no_large_tile_divides(self, *case):
     *shape, axis = case

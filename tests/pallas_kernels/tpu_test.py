@@ -230,6 +230,8 @@ class ProductTest(InterpretedTest):
       tpu.weight_grad(x, grad, expert_of_block[:1], 5)
     with self.assertRaisesRegex(ValueError, 'blocks of 40 rows'):
       tpu.forward(x[:, :40], w, expert_of_block)
+    with self.assertRaisesRegex(ValueError, 'multiples of 128'):
+      tpu.forward(x[:, :64, :64], w[:, :64], expert_of_block)
     with self.assertRaisesRegex(ValueError, 'summed axis'):
       tpu.forward(x, w.swapaxes(1, 2), expert_of_block)
 
