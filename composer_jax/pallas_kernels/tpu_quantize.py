@@ -15,11 +15,10 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from composer_jax.pallas_kernels import mx
+from composer_jax.pallas_kernels import tpu_blocks
 from composer_jax.pallas_kernels import tpu_rounding
 
-LANES = 128
-SEGMENT = mx.BLOCK * LANES  # Columns whose scales fill the lanes once.
-LEAST = 2.0**-126  # The least normal number.
+LANES = tpu_blocks.LANES
 _TILE_ELEMENTS = 2**19
 _VMEM_BYTES = 48 * 2**20
 
@@ -54,7 +53,10 @@ def quantize(x: jax.Array, axis: int, *, interpret=False) -> mx.Quantized:
   tile_R, tile_C, scale_tile = _tiles(x.shape, axis)
   scale_shape = list(x.shape)
   scale_shape[axis] //= mx.BLOCK
-  scratch = _by_block(scale_tile, axis)
+  if axis == 1:
+    scratch = [tpu_blocks.block_rows(tile_R, tile_C)]
+  else:
+    scratch = tpu_blocks.turned(tile_R, tile_C)
   tile = pl.BlockSpec((1, tile_R, tile_C), same_tile)
   return mx.Quantized(
     *pl.pallas_call(
@@ -66,7 +68,7 @@ def quantize(x: jax.Array, axis: int, *, interpret=False) -> mx.Quantized:
         jax.ShapeDtypeStruct(x.shape, jnp.float8_e4m3fn),
         jax.ShapeDtypeStruct(scale_shape, jnp.uint8),
       ),
-      scratch_shapes=[pltpu.VMEM(scratch, jnp.int32)],
+      scratch_shapes=scratch,
       compiler_params=parameters(),
       interpret=interpret,
       name=f'mx_quantize_{axis}',
@@ -142,12 +144,12 @@ def segment_columns(columns: int) -> int:
   Raises:
     ValueError: all columns would have to be one tile, and are too many.
   """
-  if columns % SEGMENT == 0:
-    return SEGMENT
-  if columns > 4 * SEGMENT:
+  if columns % tpu_blocks.SEGMENT == 0:
+    return tpu_blocks.SEGMENT
+  if columns > 4 * tpu_blocks.SEGMENT:
     raise ValueError(
       f'{columns} columns in blocks along them, on a TPU: pad them to a'
-      f' multiple of {SEGMENT}'
+      f' multiple of {tpu_blocks.SEGMENT}'
     )
   return columns
 
@@ -160,20 +162,20 @@ def tile_rows(rows: int, columns: int) -> int:
   return min(rows, most) // LANES * LANES
 
 
-def largest_scratch(rows: int, columns: int) -> tuple[int, int, int]:
+def factor_shape(rows: int, columns: int) -> tuple[int, int, int]:
   """The shape of one number for each block along lanes, turned.
 
   Its second axis is 1 long, so that a block can be any of the first.
   """
-  return pl.cdiv(columns, SEGMENT) * LANES, 1, rows
+  return pl.cdiv(columns, tpu_blocks.SEGMENT) * LANES, 1, rows
 
 
 def _by_block(scale_tile: tuple[int, int, int], axis: int):
-  """As `largest_scratch`, for blocks along either axis."""
+  """As `factor_shape`, for blocks along either axis."""
   _, rows, columns = scale_tile
   if axis == 1:
     return rows, 1, columns
-  return largest_scratch(rows, columns * mx.BLOCK)
+  return factor_shape(rows, columns * mx.BLOCK)
 
 
 def parameters():
@@ -204,30 +206,37 @@ def for_slabs(shape: tuple[int, int], slab: tuple[int, int], body: Callable):
 def _sublane_slabs(x_ref, body: Callable):
   """Calls body(row, column, width) for pieces of 32 rows.
 
-  Two pieces of 512 columns stand in one step of the loop, so that one can begin
-  while the other ends; each fits in the registers.
+  Four pieces of 512 columns stand in one step of the loop, so that one can
+  begin while another ends; each fits in the registers.
   """
   _, rows, columns = x_ref.shape
-  width = math.gcd(columns, 1024)
+  height, width = math.gcd(rows, 2 * mx.BLOCK), math.gcd(columns, 1024)
   piece = min(width, 512)
 
   def slab(row, column):
-    for start in range(0, width, piece):
-      body(row, column + start, piece)
+    for below in range(0, height, mx.BLOCK):
+      for start in range(0, width, piece):
+        body(row + below, column + start, piece)
 
-  for_slabs((rows, columns), (mx.BLOCK, width), slab)
+  for_slabs((rows, columns), (height, width), slab)
 
 
-def _quantize_sublanes(x_ref, elements_ref, scales_ref, largest_ref):
-  def piece(row, column, width):
+def _quantize_sublanes(x_ref, elements_ref, scales_ref, blocks_ref):
+  def note(row, column, width):
     here = 0, pl.ds(row, mx.BLOCK), pl.ds(column, width)
-    block = pl.ds(row // mx.BLOCK, 1), slice(None), pl.ds(column, width)
-    elements_ref[here], largest_ref[block] = sublane_elements(
-      x_ref[here].astype(jnp.float32)
+    tpu_blocks.note_largest(
+      blocks_ref, x_ref[here].astype(jnp.float32), row, column
     )
 
-  _sublane_slabs(x_ref, piece)
-  scales_ref[0] = scale_bytes(largest_ref[:, 0, :])
+  def encode(row, column, width):
+    here = 0, pl.ds(row, mx.BLOCK), pl.ds(column, width)
+    elements_ref[here] = tpu_blocks.sublane_elements(
+      blocks_ref, x_ref[here], row, column
+    )
+
+  _sublane_slabs(x_ref, note)
+  tpu_blocks.settle_sublanes(blocks_ref, scales_ref)
+  _sublane_slabs(x_ref, encode)
 
 
 def _operand_sublanes(x_ref, out_ref):
@@ -243,7 +252,7 @@ def _operand_sublanes(x_ref, out_ref):
 
 
 def _lane_slab(rows: int, columns: int) -> tuple[int, int]:
-  return min(rows, LANES), math.gcd(columns, 1024)
+  return min(rows, LANES), math.gcd(columns, 2048)
 
 
 def _operand_lanes(x_ref, out_ref):
@@ -264,53 +273,30 @@ def lane_operand(x: jax.Array) -> jax.Array:
 
 def sublane_operand(x: jax.Array) -> jax.Array:
   """The operand of float32 for blocks along sublanes."""
-  blocks = as_blocks(x)
-  blocks = tpu_rounding.rounded(blocks, tpu_rounding.powers(blocks, LEAST))
+  blocks = tpu_rounding.rounded(tpu_blocks.as_blocks(x))
   return blocks.reshape(x.shape).astype(jnp.bfloat16)
 
 
-def as_blocks(x: jax.Array) -> jax.Array:
-  return x.reshape(-1, mx.BLOCK, x.shape[1])
-
-
-def _quantize_lanes(x_ref, elements_ref, scales_ref, largest_ref):
+def _quantize_lanes(x_ref, elements_ref, scales_ref, turned_ref, blocks_ref):
   _, rows, columns = x_ref.shape
   height, width = _lane_slab(rows, columns)
 
-  def slab(row, column):
+  def note(row, column):
     here = 0, pl.ds(row, height), pl.ds(column, width)
-    elements, largest = lane_elements(x_ref[here])
-    elements_ref[here] = elements
-    blocks = pl.ds(column // mx.BLOCK, width // mx.BLOCK)
-    largest_ref[blocks, :, pl.ds(row, height)] = largest
+    x = x_ref[here]
+    tpu_blocks.note_turned(turned_ref, blocks_ref, x, row, column)
+    # Here, where the transposing unit is waited for.
+    elements_ref[here] = tpu_blocks.signed_zeros(x)
 
-  for_slabs((rows, columns), (height, width), slab)
-  scales_ref[0] = turned_scales(largest_ref, scales_ref.shape[2])
+  def encode(row, column):
+    here = 0, pl.ds(row, height), pl.ds(column, width)
+    elements_ref[here] = tpu_blocks.lane_elements(
+      turned_ref, blocks_ref, elements_ref[here], row, column
+    )
 
-
-def lane_elements(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Elements for blocks along lanes, and their largest bits, turned."""
-  x = x.T.astype(jnp.float32)
-  codes, largest = _codes(x)
-  return as_elements(codes.T), largest
-
-
-def sublane_elements(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """As `lane_elements`, of float32 for blocks along sublanes."""
-  codes, largest = _codes(x)
-  return as_elements(codes), largest
-
-
-def _codes(x):
-  blocks = as_blocks(x)
-  by = tpu_rounding.powers(blocks, 0.0)
-  codes = tpu_rounding.encoded(blocks, by).reshape(x.shape).astype(jnp.int8)
-  return codes, by.largest
-
-
-def turned_scales(largest_ref, blocks: int) -> jax.Array:
-  """uint8 scales, a column per block, from their largest bits."""
-  return scale_bytes(largest_ref[:, 0, :].T)[:, :blocks]
+  for_slabs((rows, columns), (height, width), note)
+  tpu_blocks.settle_lanes(blocks_ref, scales_ref)
+  for_slabs((rows, columns), (height, width), encode)
 
 
 def _reopen_sublanes(elements_ref, scales_ref, out_ref, first_ref, second_ref):
@@ -321,7 +307,7 @@ def _reopen_sublanes(elements_ref, scales_ref, out_ref, first_ref, second_ref):
   def piece(row, column, width):
     here = 0, pl.ds(row, mx.BLOCK), pl.ds(column, width)
     block = pl.ds(row // mx.BLOCK, 1), slice(None), pl.ds(column, width)
-    x = as_blocks(elements_ref[here].astype(jnp.float32))
+    x = tpu_blocks.as_blocks(elements_ref[here].astype(jnp.float32))
     x = x * first_ref[block] * second_ref[block]
     out_ref[here] = x.reshape(mx.BLOCK, width).astype(jnp.bfloat16)
 
@@ -360,16 +346,6 @@ def turned_numbers(elements, first_ref, second_ref, row, block) -> jax.Array:
   x = x.astype(jnp.float32)
   size, height = x.shape[0] // mx.BLOCK, x.shape[1]
   here = pl.ds(block, size), slice(None), pl.ds(row, height)
-  return (as_blocks(x) * first_ref[here] * second_ref[here]).reshape(x.shape)
-
-
-def as_elements(code: jax.Array) -> jax.Array:
-  """float8 from int8 that are its bits."""
-  return jax.lax.bitcast_convert_type(code, jnp.float8_e4m3fn)
-
-
-def scale_bytes(largest: jax.Array) -> jax.Array:
-  """uint8 scales from the bits of the largest absolute values."""
-  return jax.lax.bitcast_convert_type(
-    tpu_rounding.scale(largest).astype(jnp.int8), jnp.uint8
+  return (tpu_blocks.as_blocks(x) * first_ref[here] * second_ref[here]).reshape(
+    x.shape
   )

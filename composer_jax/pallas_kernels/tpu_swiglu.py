@@ -1,6 +1,6 @@
 """The gated unit and its gradient on a TPU, quantised where they are made.
 
-A tile is one block of rows, in slabs of up to 128 by 256. What is quantised
+A tile is one block of rows, in slabs of up to 128 by 1024. What is quantised
 along lanes is turned first, as in `tpu_quantize`.
 """
 
@@ -14,10 +14,10 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from composer_jax.pallas_kernels import mx
+from composer_jax.pallas_kernels import tpu_blocks
 from composer_jax.pallas_kernels import tpu_quantize
 from composer_jax.pallas_kernels import xla
 
-_LANES = tpu_quantize.LANES
 _MOST_ROWS = 128  # Of a block.
 
 
@@ -32,7 +32,8 @@ def swiglu(gate_BMF, up_BMF, *, interpret=False) -> xla.Hidden:
   scales_F = jax.ShapeDtypeStruct(
     (blocks, size_M, size_F // mx.BLOCK), jnp.uint8
   )
-  turned = pltpu.VMEM(tpu_quantize.largest_scratch(size_M, tile_F), jnp.int32)
+  width = _slab_columns(tile_F)
+  largest = tpu_quantize.factor_shape(size_M, tile_F)[::2]
   operand, *parts = pl.pallas_call(
     _swiglu_body,
     grid=(blocks, 1, pl.cdiv(size_F, tile_F)),
@@ -45,9 +46,13 @@ def swiglu(gate_BMF, up_BMF, *, interpret=False) -> xla.Hidden:
       *(elements, scales_F) * 2,
     ),
     scratch_shapes=[
-      pltpu.VMEM((size_M // mx.BLOCK, 1, tile_F), jnp.int32),
-      turned,
-      turned,
+      tpu_blocks.block_rows(size_M, width),
+      *[
+        pltpu.VMEM(largest, jnp.int32),
+        pltpu.VMEM((width, size_M), jnp.float32),
+        tpu_blocks.block_rows(width, size_M),
+      ]
+      * 2,
     ],
     compiler_params=tpu_quantize.parameters(),
     interpret=interpret,
@@ -69,7 +74,7 @@ def swiglu_grad(
       )
   blocks, size_M, size_F = grad_BMF.shape
   tile, _, along_F, tile_F = _tiles(grad_BMF.shape)
-  turned_shape = tpu_quantize.largest_scratch(size_M, tile_F)
+  turned_shape = tpu_quantize.factor_shape(size_M, tile_F)
   out = jax.ShapeDtypeStruct(grad_BMF.shape, jnp.bfloat16)
   return xla.HiddenGrads(
     *pl.pallas_call(
@@ -114,6 +119,10 @@ def _tiles(shape: tuple[int, int, int]):
   )
 
 
+def _slab_columns(tile_F: int) -> int:
+  return math.gcd(tile_F, 1024)
+
+
 def _swiglu_body(
   gate_ref,
   up_ref,
@@ -124,38 +133,40 @@ def _swiglu_body(
   gate_scales_ref,
   up_elements_ref,
   up_scales_ref,
-  kept_largest_ref,
-  gate_largest_ref,
-  up_largest_ref,
+  kept_blocks_ref,
+  *turned_refs,
 ):
   _, size_M, tile_F = gate_ref.shape
-  width = math.gcd(tile_F, 256)
+  width = _slab_columns(tile_F)
+  inputs = (
+    (gate_ref, gate_elements_ref, *turned_refs[:3]),
+    (up_ref, up_elements_ref, *turned_refs[3:]),
+  )
 
   def slab(_, column):
-    columns = pl.ds(column, width)
-    here = 0, slice(None), columns
-    lanes = pl.ds(column // mx.BLOCK, width // mx.BLOCK)
-    for ref, elements_ref, largest_ref in (
-      (gate_ref, gate_elements_ref, gate_largest_ref),
-      (up_ref, up_elements_ref, up_largest_ref),
-    ):
-      elements_ref[here], largest_ref[lanes] = tpu_quantize.lane_elements(
-        ref[here]
-      )
+    here = 0, slice(None), pl.ds(column, width)
     hidden = jax.nn.silu(gate_ref[here].astype(jnp.float32))
     hidden *= up_ref[here].astype(jnp.float32)
     operand_ref[here] = tpu_quantize.lane_operand(hidden)
-    kept_ref[here], kept_largest_ref[:, :, columns] = (
-      tpu_quantize.sublane_elements(hidden)
-    )
+    tpu_blocks.note_largest(kept_blocks_ref, hidden, 0, 0)
+    for ref, _, _, *refs in inputs:
+      tpu_blocks.note_turned(*refs, ref[here], 0, 0)
+    tpu_blocks.settle_sublanes(kept_blocks_ref, kept_scales_ref, column)
+    blocks = pl.ds(column // mx.BLOCK, width // mx.BLOCK)
+    for _, _, largest_ref, _, blocks_ref in inputs:
+      largest = tpu_blocks.settled(blocks_ref.at[0])
+      largest_ref[blocks] = largest[:, :size_M]
+    kept_ref[here] = tpu_blocks.sublane_elements(kept_blocks_ref, hidden, 0, 0)
+    for ref, elements_ref, _, *refs in inputs:
+      zeros = tpu_blocks.signed_zeros(ref[here])
+      elements_ref[here] = tpu_blocks.lane_elements(*refs, zeros, 0, 0)
 
   tpu_quantize.for_slabs((size_M, tile_F), (size_M, width), slab)
-  kept_scales_ref[0] = tpu_quantize.scale_bytes(kept_largest_ref[:, 0, :])
   for scales_ref, largest_ref in (
-    (gate_scales_ref, gate_largest_ref),
-    (up_scales_ref, up_largest_ref),
+    (gate_scales_ref, turned_refs[0]),
+    (up_scales_ref, turned_refs[3]),
   ):
-    scales_ref[0] = tpu_quantize.turned_scales(largest_ref, tile_F // mx.BLOCK)
+    scales_ref[0] = tpu_blocks.turned_scales(largest_ref[...], scales_ref)
 
 
 def _swiglu_grad_body(
@@ -172,7 +183,7 @@ def _swiglu_grad_body(
   *factor_refs,
 ):
   _, size_M, tile_F = grad_ref.shape
-  width = math.gcd(tile_F, 256)
+  width = _slab_columns(tile_F)
   gate_factors, up_factors = factor_refs[:2], factor_refs[2:]
   tpu_quantize.turn_factors(gate_scales_ref, scale_ref, *gate_factors)
   tpu_quantize.turn_factors(up_scales_ref, scale_ref, *up_factors)
