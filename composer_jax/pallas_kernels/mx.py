@@ -69,6 +69,18 @@ def quantize(
   Raises:
     ValueError: the axis is no multiple of 32, or a name or type is unknown.
   """
+  scale = scales(x, axis, element=element, rounding=rounding)
+  return Quantized(elements(x, scale, axis, element=element), scale)
+
+
+def scales(
+  x: jax.Array,
+  axis: int = -1,
+  *,
+  element: str = 'e4m3',
+  rounding: str = 'rceil',
+) -> jax.Array:
+  """The scales alone; see `quantize`."""
   if element not in ELEMENTS or rounding not in ROUNDINGS:
     raise ValueError(
       f'element={element!r} must be one of {", ".join(ELEMENTS)} and'
@@ -77,12 +89,23 @@ def quantize(
   if not jnp.issubdtype(x.dtype, jnp.floating):
     raise ValueError(f'only floating-point numbers are quantised: {x.dtype}')
   kind = ELEMENTS[element]
-  x_blocks = _split(x.astype(jnp.float32), axis)
-  scale = _scale(x_blocks, _inner(x, axis), kind, rounding)
-  scaled = _scaled(x_blocks, scale, kind)
-  elements = scaled.astype(kind.dtype).reshape(x.shape)
-  scale = jnp.squeeze(scale, _inner(x, axis))
-  return Quantized(elements, scale.astype(jnp.uint8))
+  # As integers, so that neither flushing nor a division can interfere.
+  bits = _bits(jnp.abs(_split(x.astype(jnp.float32), axis)))
+  largest = bits.max(axis=_inner(x, axis))
+  scale = (largest >> _MANTISSA) - kind.exponent
+  if rounding == 'rceil':
+    scale += (largest & 0x7FFFFF) > 0x600000  # 1.75: the largest's mantissa.
+    scale = jnp.where(largest == _INFINITY, 2 * _BIAS, scale)
+  scale = jnp.clip(scale, 0, 2 * _BIAS)
+  return jnp.where(largest > _INFINITY, _NAN_SCALE, scale).astype(jnp.uint8)
+
+
+def elements(
+  x: jax.Array, scales: jax.Array, axis: int = -1, *, element: str = 'e4m3'
+) -> jax.Array:
+  """The elements at these scales."""
+  scaled = _scaled(x, _along(scales, axis), axis, ELEMENTS[element])
+  return scaled.astype(ELEMENTS[element].dtype).reshape(x.shape)
 
 
 def dequantize(
@@ -90,21 +113,19 @@ def dequantize(
 ) -> jax.Array:
   """The float32 numbers that elements and scales stand for; exact."""
   x_blocks = _split(elements.astype(jnp.float32), axis)
-  scale = jnp.expand_dims(scales, _inner(elements, axis)).astype(jnp.int32)
+  scale = _along(scales, axis)
   return _times_power(x_blocks, scale, scale).reshape(elements.shape)
 
 
 @functools.partial(jax.jit, static_argnames='axis')
-def mx_round_trip(x: jax.Array, axis: int) -> jax.Array:
-  """`dequantize` of `quantize`, but that -0 becomes 0.
+def mx_round_trip(x: jax.Array, scales: jax.Array, axis: int) -> jax.Array:
+  """`dequantize` of E4M3 `elements` at these scales, but that -0 becomes 0.
 
   In float32 all the way: XLA:CPU takes several times as long to cast to 8 bits
   and back.
   """
-  kind = ELEMENTS['e4m3']
-  x_blocks = _split(x.astype(jnp.float32), axis)
-  scale = _scale(x_blocks, _inner(x, axis), kind, 'rceil')
-  scaled = _scaled(x_blocks, scale, kind)
+  scale = _along(scales, axis)
+  scaled = _scaled(x, scale, axis, ELEMENTS['e4m3'])
   # The sum with 1.5 * 2^20 times an element's power of two has no places below
   # the element's own; the least such power is that of denormal elements.
   exponent = (_bits(scaled) >> _MANTISSA) & 0xFF
@@ -113,25 +134,14 @@ def mx_round_trip(x: jax.Array, axis: int) -> jax.Array:
   return _times_power((scaled + magic) - magic, scale, scale).reshape(x.shape)
 
 
-def _scale(x_blocks, inner: int, kind: _Element, rounding: str):
-  """The biased exponents, int32, of length 1 along the inner axis.
-
-  As integers, so that neither flushing nor a division can interfere. A larger
-  number never asks for a smaller scale, so the block takes the largest that is
-  asked for: XLA:CPU is faster at this than at the scale of the largest.
-  """
-  bits = _bits(jnp.abs(x_blocks))
-  scale = (bits >> _MANTISSA) - kind.exponent
-  if rounding == 'rceil':
-    scale += (bits & 0x7FFFFF) > 0x600000  # 1.75: the largest's mantissa.
-    scale = jnp.where(bits == _INFINITY, 2 * _BIAS, scale)
-  scale = jnp.clip(scale, 0, 2 * _BIAS)
-  scale = jnp.where(bits > _INFINITY, _NAN_SCALE, scale)
-  return scale.max(axis=inner, keepdims=True)
+def _along(scales, axis: int):
+  """As int32, of length 1 where the 32 elements lie after `_split`."""
+  return jnp.expand_dims(scales, _inner(scales, axis)).astype(jnp.int32)
 
 
-def _scaled(x_blocks, scale, kind: _Element):
-  """In the range of the elements, not rounded."""
+def _scaled(x, scale, axis: int, kind: _Element):
+  """Blocks in the range of the elements, not rounded."""
+  x_blocks = _split(x.astype(jnp.float32), axis)
   scaled = _times_power(x_blocks, 2 * _BIAS - scale, scale)
   return jnp.clip(scaled, -kind.largest, kind.largest)
 

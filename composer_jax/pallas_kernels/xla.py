@@ -69,10 +69,10 @@ def _apart(function: Callable, static: Sequence[str] = ()) -> Callable:
   return call
 
 
-@functools.partial(_apart, static=('axis',))
 def quantize(x: jax.Array, axis: int) -> mx.Quantized:
   """Blocks along the axis, which zeros fill up to a multiple of 32."""
-  return mx.quantize(_filled(x, axis), axis)
+  scales = _scales(x, axis)
+  return mx.Quantized(_elements(x, scales, axis), scales)
 
 
 @functools.partial(_apart, static=('axis',))
@@ -84,10 +84,9 @@ def reopen(kept: mx.Quantized, axis: int) -> jax.Array:
 unpack = reopen  # From `mx.Quantized`, whatever `quantize` gives.
 
 
-@functools.partial(_apart, static=('axis',))
 def operand(x: jax.Array, axis: int) -> jax.Array:
   """What a product that contracts over the axis takes for x."""
-  return mx.mx_round_trip(_filled(x, axis), axis).astype(jnp.bfloat16)
+  return _rounded(x, _scales(x, axis), axis)
 
 
 def forward(x_BMK, w_EKN, expert_of_block) -> jax.Array:
@@ -137,6 +136,22 @@ def swiglu_grad(grad_BMF, gate_BMF, up_BMF) -> HiddenGrads:
 
 
 _unit = _apart(gated.unit)
+
+
+@functools.partial(_apart, static=('axis',))
+def _scales(x, axis: int):
+  return mx.scales(_filled(x, axis), axis)
+
+
+@functools.partial(_apart, static=('axis',))
+def _elements(x, scales, axis: int):
+  return mx.elements(_filled(x, axis), scales, axis)
+
+
+@functools.partial(_apart, static=('axis',))
+def _rounded(x, scales, axis: int):
+  rounded = mx.mx_round_trip(_filled(x, axis), scales, axis)
+  return rounded.astype(jnp.bfloat16)
 
 
 def _filled(x, axis: int):
