@@ -23,7 +23,9 @@ import numpy as np
 from composer_jax.pallas_kernels import implementations
 from composer_jax.pallas_kernels import xla
 
-_SEED = flags.DEFINE_integer('seed', None, 'Repeats a run; drawn by default.')
+_SEED = flags.DEFINE_integer(
+  'inputs_seed', None, 'Repeats the inputs of a run; drawn by default.'
+)
 _TOLERANCE = 1e-2  # Of the norm of what is right.
 _CALLS, _REPEATS = 10, 7
 
@@ -199,7 +201,7 @@ def main(argv: Sequence[str]) -> None:
   if kernels is xla:
     raise app.UsageError(f'there are no kernels for {kind}: use a TPU or GPU')
   seed = time.time_ns() % 2**31 if _SEED.value is None else _SEED.value
-  print(f'{kind}, --seed={seed}, {Size()}')
+  print(f'{kind}, --inputs_seed={seed}, {Size()}')
   inputs = draw(Size(), seed)
   found = errors(kernels, inputs)
   for name, error in found.items():
