@@ -36,6 +36,7 @@ SEED = flags.DEFINE_integer(
 SET = flags.DEFINE_multi_string(
   'set', [], 'A change to the config, as room.field=value. Repeatable.'
 )
+COMMANDS = ('train', 'ablations', 'precisions')  # All else has a config().
 
 
 def load(name: str, settings: Sequence[str]) -> config_lib.Config:
@@ -47,7 +48,7 @@ def load(name: str, settings: Sequence[str]) -> config_lib.Config:
   known = [
     module.name
     for module in pkgutil.iter_modules(experiments.__path__)
-    if module.name not in ('train', 'ablations', 'precisions')
+    if module.name not in COMMANDS
   ]
   if name not in known:
     raise ValueError(f'--experiment={name} is not one of {", ".join(known)}')

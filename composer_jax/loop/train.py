@@ -31,8 +31,8 @@ def train(config: config_lib.Config, workdir: str, seed: int) -> dict[str, Any]:
   if done is not None:
     print(f'{workdir} is finished; nothing to do.', flush=True)
     return done
-  print(found, flush=True)
   with run_lib.open_run(config, seed, paths) as run:
+    print(found, flush=True)
     params = supervised.warm_start(run)
     return reinforce.reinforce(run, params)
 
