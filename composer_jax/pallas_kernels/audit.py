@@ -120,10 +120,9 @@ def _call(eqn, inputs, found):
   name, outputs = eqn.primitive.name, None
   if name == 'scan':
     # What one step hands to the next may be something else at the second.
-    first, last = eqn.params['num_consts'], eqn.params['num_carry']
+    first, last = _carried(eqn)
     inputs = [
-      None if first <= i < first + last else label
-      for i, label in enumerate(inputs)
+      None if first <= i < last else label for i, label in enumerate(inputs)
     ]
   for program in core.jaxprs_in_params(eqn.params):
     count = len(program.invars)
@@ -137,10 +136,27 @@ def _call(eqn, inputs, found):
       for i, label in enumerate(results)
     ]
   if name == 'scan':
-    outputs = [None if i < last else label for i, label in enumerate(outputs)]
+    outputs = [
+      None if i < last - first else label for i, label in enumerate(outputs)
+    ]
   if name == 'pallas_call':
     outputs = [_of_type(var.aval) for var in eqn.outvars]
   return outputs
+
+
+def _carried(eqn) -> tuple[int, int]:
+  """Where the carries of a scan begin and end among its arguments.
+
+  Constants come before them, after them what has an axis more than a step sees.
+  """
+  (body,) = core.jaxprs_in_params(eqn.params)
+
+  def whole(outside, inside):
+    pairs = zip(outside, inside, strict=True)
+    return sum(a.aval.ndim == b.aval.ndim for a, b in pairs)
+
+  last = whole(eqn.invars, body.invars)
+  return last - whole(eqn.outvars, body.outvars), last
 
 
 def _scaled(eqn, inputs):
