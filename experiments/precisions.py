@@ -69,7 +69,9 @@ def losses(
 def gaps(found: dict[str, np.ndarray], window: int) -> str:
   """Mean losses of the first and last steps, and how far from float32's."""
   lines = [f'{"loss":<10}{"first":>9}{"last":>9}{"gap":>9}{"largest":>9}']
-  smooth = {name: _smoothed(loss, window) for name, loss in found.items()}
+  smooth = {
+    name: curves.running_mean(loss, window) for name, loss in found.items()
+  }
   reference = smooth['float32']
   for name, loss in smooth.items():
     gap = loss / reference - 1
@@ -79,10 +81,6 @@ def gaps(found: dict[str, np.ndarray], window: int) -> str:
     )
   lines.append(f'(means of {window} steps; largest gap of any such mean)')
   return '\n'.join(lines)
-
-
-def _smoothed(loss: np.ndarray, window: int) -> np.ndarray:
-  return np.convolve(loss, np.ones(window) / window, mode='valid')
 
 
 def _write(workdir: str, found: dict[str, np.ndarray]) -> str:

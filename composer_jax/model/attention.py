@@ -52,7 +52,7 @@ def output(mixed_BTHC, layer, config):
 
 
 def _linear(x_BTK, weight, shape, config):
-  """X times a matrix, in the model's precision: [B, T, *shape].
+  """The rows times a matrix, in the model's precision: [B, T, *shape].
 
   `weight` is [K, *shape], its axes split or not, or what `serving.unpack` made
   of it.

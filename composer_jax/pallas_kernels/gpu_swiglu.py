@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 
+from composer_jax.pallas_kernels import gated
 from composer_jax.pallas_kernels import gpu_quantize
 from composer_jax.pallas_kernels import mx
 from composer_jax.pallas_kernels import xla
@@ -25,7 +26,7 @@ def hidden(gate_BMF, up_BMF, form, kept, *, interpret=False) -> xla.Hidden:
     (
       gpu_quantize.Result(lambda gate, up: gate, ((blocks, 2),)),
       gpu_quantize.Result(lambda gate, up: up, ((blocks, 2),)),
-      gpu_quantize.Result(_product, ((form, 2), (kept, 1))),
+      gpu_quantize.Result(gated.unit, ((form, 2), (kept, 1))),
     ),
     name='mx_swiglu',
     interpret=interpret,
@@ -61,10 +62,6 @@ def hidden_grads(
     interpret=interpret,
   )
   return xla.HiddenGrads(gate, up, gate_rows, up_rows)
-
-
-def _product(gate, up):
-  return jax.nn.silu(gate) * up
 
 
 def _gate_grad(grad, gate, up):

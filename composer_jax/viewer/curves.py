@@ -386,6 +386,11 @@ def learning_curve_png(past: history.History) -> bytes | None:
     return stream.getvalue()
 
 
+def running_mean(value_T: np.ndarray, window: int) -> np.ndarray:
+  """Means of `window` values each; shorter by all but one of them."""
+  return np.convolve(value_T, np.ones(window) / window, mode='valid')
+
+
 def loss_curves_png(
   losses: Mapping[str, np.ndarray], reference: str, window: int
 ) -> bytes:
@@ -394,8 +399,7 @@ def loss_curves_png(
   Both are means of `window` steps.
   """
   smooth_T = {
-    name: np.convolve(loss_T, np.ones(window) / window, mode='valid')
-    for name, loss_T in losses.items()
+    name: running_mean(loss_T, window) for name, loss_T in losses.items()
   }
   with matplotlib.rc_context(_style(_INK)):
     drawing = figure.Figure(figsize=(7.9, 3.2), layout='constrained')
