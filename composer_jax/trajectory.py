@@ -19,12 +19,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import enum
+import itertools
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 UNKNOWN_ROUTE = -1  # No expert recorded: the learner routes by itself.
+_TEST_CONFIGURATION = frozenset(
+  ('conftest.py', 'pytest.ini', 'tox.ini', 'setup.cfg', 'pyproject.toml')
+)
 
 
 class Status(enum.Enum):
@@ -53,14 +57,18 @@ class InfrastructureError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-  """Replaces `old`, which occurs exactly once in the file, by `new`."""
+  """Replaces `old`, which occurs exactly once in the file, by `new`.
+
+  A file that does not exist is an empty text here, and so is one that an edit
+  empties: `Edit(path, '', text)` creates a file.
+  """
 
   path: str
   old: str
   new: str
 
   def __post_init__(self):
-    if not self.old or self.old == self.new:
+    if self.old == self.new:
       raise ValueError(
         f'an edit changes something: old={self.old!r} new={self.new!r}'
       )
@@ -86,8 +94,21 @@ class Provenance:
   licence: str
   problem: str  # The unit that is never split between train and held-out.
   kind: str  # Name of the mutation.
-  bug: Edit  # What was done to the correct code.
+  bugs: tuple[Edit, ...]  # What was done to the correct code, in order.
   visible_fails: bool  # Whether the visible tests notice the bug.
+
+  @property
+  def fix(self) -> tuple[Edit, ...]:
+    """The edits that give the correct code back, in order."""
+    return tuple(bug.inverse() for bug in reversed(self.bugs))
+
+
+class Difficulty(NamedTuple):
+  """How hard a task looks from outside, before anybody has tried it."""
+
+  failing: int  # Hidden tests that fail.
+  files: int  # Files that the known fix touches.
+  lines: int  # Lines that it adds.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +117,11 @@ class Task:
 
   `hidden_files` only ever enter a fresh grading sandbox. Commands are argument
   vectors that run in the directory of the files.
+
+  The work starts from `snapshot`, the name of a stored tree, with `files` laid
+  over it; without a snapshot, from `files` alone. Tests are named as pytest
+  does, `path::name`; where `fail_to_pass` is empty, the exit status of the
+  grading command is the verdict.
   """
 
   id: str
@@ -107,11 +133,14 @@ class Task:
   provenance: Provenance
   split: str  # 'train' or 'heldout'.
   test_seconds: float = 2.0  # Wall-clock limit of either command.
+  snapshot: str = ''
+  fail_to_pass: tuple[str, ...] = ()  # Hidden tests that the work must mend.
+  pass_to_pass: tuple[str, ...] = ()  # Hidden tests that it must not break.
 
   def __post_init__(self):
     if self.split not in ('train', 'heldout'):
       raise ValueError(f'{self.id}: split is train or heldout: {self.split!r}')
-    if not self.files:
+    if not self.files and not self.snapshot:
       raise ValueError(f'{self.id}: a task needs at least one file')
     leaked = set(self.files) & set(self.hidden_files)
     if leaked:
@@ -120,6 +149,30 @@ class Task:
     object.__setattr__(
       self, 'hidden_files', types.MappingProxyType(dict(self.hidden_files))
     )
+
+  @property
+  def difficulty(self) -> Difficulty:
+    fix = self.provenance.fix
+    return Difficulty(
+      failing=len(self.fail_to_pass),
+      files=len({edit.path for edit in fix}),
+      lines=sum(edit.new.count('\n') + 1 for edit in fix),
+    )
+
+
+def is_test(path: str) -> bool:
+  """Whether a file belongs to the tests: not to be edited, never handed in.
+
+  By the usual names: `test_x.py`, `x_test.py`, `conftest.py`, all below a
+  folder `test` or `tests`, and what configures pytest.
+  """
+  *folders, name = path.split('/')
+  return (
+    name.startswith('test_')
+    or name.endswith('_test.py')
+    or name in _TEST_CONFIGURATION
+    or not {'test', 'tests'}.isdisjoint(folders)
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,7 +242,12 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trajectory:
-  """One finished episode as a single token stream of length T."""
+  """One finished episode as a single token stream of length T.
+
+  An episode that ran out of context and went on from its own summary has
+  several parts, each a context of its own: no token was chosen in sight of
+  another part. `starts` says where they begin.
+  """
 
   task_id: str
   group: int
@@ -203,10 +261,17 @@ class Trajectory:
   ending: Ending
   final_files: Mapping[str, str]
   rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  facts: Mapping[str, float] = dataclasses.field(default_factory=dict)
   sandbox_level: str = ''
   seconds: float = 0.0
+  starts: tuple[int, ...] = (0,)
 
   def __post_init__(self):
+    edges = (*self.starts, max(1, len(self)))
+    if self.starts[:1] != (0,) or any(
+      start >= stop for start, stop in itertools.pairwise(edges)
+    ):
+      raise ValueError(f'parts of {len(self)} tokens start at {self.starts}')
     _same_length(
       self,
       ('token_T', 'sampled_T', 'logprob_T', 'version_T', 'route_TLX'),
@@ -222,6 +287,12 @@ class Trajectory:
 
   def __len__(self) -> int:
     return len(self.token_T)
+
+  @property
+  def parts(self) -> tuple[slice, ...]:
+    """Where the contexts of the episode lie in its token stream."""
+    edges = (*self.starts, len(self))
+    return tuple(itertools.starmap(slice, itertools.pairwise(edges)))
 
   @property
   def reward(self) -> float:

@@ -56,7 +56,7 @@ TASK = trajectory.Task(
     licence='Apache-2.0',
     problem='task',
     kind='constant',
-    bug=trajectory.Edit('solution.py', '2', '1'),
+    bugs=(trajectory.Edit('solution.py', '2', '1'),),
     visible_fails=True,
   ),
   split='train',

@@ -1,6 +1,10 @@
+import dataclasses
+
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from composer_jax import trajectory
+from tests import fakes
 
 
 class EditTest(absltest.TestCase):
@@ -9,6 +13,55 @@ class EditTest(absltest.TestCase):
     self.assertEqual(edit.apply('a = x*x'), 'a = x+x')
     with self.assertRaisesRegex(ValueError, 'occurs 2 times'):
       edit.apply('a = x*x*x')
+
+  def test_an_empty_text_is_a_file_to_be_made(self):
+    edit = trajectory.Edit('new.py', '', 'x = 1')
+    self.assertEqual(edit.apply(''), 'x = 1')
+    self.assertEqual(edit.inverse().apply('x = 1'), '')
+    with self.assertRaisesRegex(ValueError, 'occurs 4 times'):
+      edit.apply('abc')
+
+
+class IsTestTest(parameterized.TestCase):
+  @parameterized.parameters(
+    'test_a.py', 'pkg/a_test.py', 'pkg/tests/data.txt', 'conftest.py', 'tox.ini'
+  )
+  def test_tests_are_known_by_their_names(self, path):
+    self.assertTrue(trajectory.is_test(path))
+
+  @parameterized.parameters(
+    'a.py', 'pkg/attest.py', 'contest.py', 'latest/a.py'
+  )
+  def test_what_only_sounds_like_a_test_is_none(self, path):
+    self.assertFalse(trajectory.is_test(path))
+
+
+class TaskTest(absltest.TestCase):
+  def test_difficulty_counts_what_the_known_fix_adds(self):
+    bugs = (
+      trajectory.Edit('a.py', 'x = 1\ny = 2', 'pass'),
+      trajectory.Edit('b.py', '+', '-'),
+    )
+    task = dataclasses.replace(
+      fakes.TASK,
+      provenance=dataclasses.replace(fakes.TASK.provenance, bugs=bugs),
+      fail_to_pass=('tests/test_a.py::test_x',),
+    )
+    self.assertEqual(task.difficulty, (1, 2, 3))
+    self.assertEqual(
+      [edit.path for edit in task.provenance.fix], ['b.py', 'a.py']
+    )
+
+
+class TrajectoryTest(parameterized.TestCase):
+  def test_parts_cover_the_stream(self):
+    done = dataclasses.replace(fakes.sequence([1] * 6, [1] * 6), starts=(0, 2))
+    self.assertEqual(done.parts, (slice(0, 2), slice(2, 6)))
+
+  @parameterized.parameters(((),), ((1,),), ((0, 0),), ((0, 6),), ((0, 3, 2),))
+  def test_parts_that_cover_nothing_or_not_all_are_refused(self, starts):
+    with self.assertRaisesRegex(ValueError, 'parts of 6 tokens start at'):
+      dataclasses.replace(fakes.sequence([1] * 6, [1] * 6), starts=starts)
 
 
 if __name__ == '__main__':

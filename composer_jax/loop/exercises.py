@@ -58,7 +58,7 @@ def make(
   """
   rng = random.Random(seed)
   originals = dict.fromkeys(
-    task.provenance.bug.inverse().apply(task.files[humaneval.SOLUTION_FILE])
+    task.provenance.fix[0].apply(task.files[humaneval.SOLUTION_FILE])
     for task in tasks
   )
   # The problems, being fewer, weigh as much as the library.

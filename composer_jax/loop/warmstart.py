@@ -58,7 +58,7 @@ def demonstrate(
   turns = scripted.demonstrator(
     path=path,
     text=task.files[path],
-    fix=task.provenance.bug.inverse(),
+    fix=task.provenance.fix[0],
     candidates=candidates,
     rng=random.Random(seed),
     config=config,

@@ -45,6 +45,8 @@ def encode(trajectory: nouns.Trajectory) -> bytes:
     'ending': trajectory.ending.value,
     'final_files': dict(trajectory.final_files),
     'rewards': {k: float(v) for k, v in trajectory.rewards.items()},
+    'facts': {k: float(v) for k, v in trajectory.facts.items()},
+    'starts': list(trajectory.starts),
     'sandbox_level': trajectory.sandbox_level,
     'seconds': trajectory.seconds,
   }
@@ -81,6 +83,8 @@ def decode(record: bytes) -> nouns.Trajectory:
     ending=nouns.Ending(fields['ending']),
     final_files=fields['final_files'],
     rewards=fields['rewards'],
+    facts=fields['facts'],
+    starts=tuple(fields['starts']),
     sandbox_level=fields['sandbox_level'],
     seconds=fields['seconds'],
   )

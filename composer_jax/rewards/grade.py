@@ -69,7 +69,7 @@ def grade(
   """
   files = dict(task.files)
   for path, text in final_files.items():
-    if path in files and not _is_test(path):
+    if path in files and not trajectory.is_test(path):
       files[path] = text
   files.update(task.hidden_files)
   key = _digest(files, task.grade_command)
@@ -88,10 +88,6 @@ def grade(
   if cache is not None and (result.exit_code is not None or busy):
     cache.put(key, solved)
   return solved
-
-
-def _is_test(path: str) -> bool:
-  return path.rsplit('/', 1)[-1].startswith('test_')
 
 
 def _digest(files: Mapping[str, str], command: Sequence[str]) -> str:

@@ -151,7 +151,7 @@ def task(
       licence=LICENCE,
       problem=problem.id,
       kind=mutation.kind,
-      bug=edit,
+      bugs=(edit,),
       visible_fails=visible_fails,
     ),
     split=problem.split,

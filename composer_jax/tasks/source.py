@@ -19,7 +19,7 @@ import grain
 
 from composer_jax import trajectory
 
-FORMAT = 1
+FORMAT = 2
 
 
 def digest(*parts: bytes) -> str:
@@ -106,10 +106,12 @@ def _plain(value: Any) -> Any:
 
 def _from_json(record: dict[str, Any]) -> trajectory.Task:
   provenance = dict(record['provenance'])
-  bug = trajectory.Edit(**provenance.pop('bug'))
+  bugs = tuple(trajectory.Edit(**bug) for bug in provenance.pop('bugs'))
   fields = record | {
     'test_command': tuple(record['test_command']),
     'grade_command': tuple(record['grade_command']),
-    'provenance': trajectory.Provenance(bug=bug, **provenance),
+    'fail_to_pass': tuple(record['fail_to_pass']),
+    'pass_to_pass': tuple(record['pass_to_pass']),
+    'provenance': trajectory.Provenance(bugs=bugs, **provenance),
   }
   return trajectory.Task(**fields)

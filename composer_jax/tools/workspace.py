@@ -91,7 +91,7 @@ class Workspace:
 
   @property
   def editable(self) -> tuple[str, ...]:
-    return tuple(p for p in self.task.files if not is_test(p))
+    return tuple(p for p in self.task.files if not trajectory.is_test(p))
 
   def revive(self) -> None:
     """Starts a dead box again, with the files as the tools left them."""
@@ -112,10 +112,6 @@ class Workspace:
       except OSError:
         pass
     return files
-
-
-def is_test(path: str) -> bool:
-  return path.rsplit('/', 1)[-1].startswith('test_')
 
 
 def digest(files: Mapping[str, str], command: tuple[str, ...]) -> str:

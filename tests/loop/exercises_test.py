@@ -16,7 +16,7 @@ PATH = 'solution.py'
 
 def task(text, old, new):
   bug = trajectory.Edit(PATH, old, new)
-  provenance = dataclasses.replace(fakes.TASK.provenance, bug=bug)
+  provenance = dataclasses.replace(fakes.TASK.provenance, bugs=(bug,))
   return dataclasses.replace(
     fakes.TASK, files={PATH: text}, provenance=provenance
   )

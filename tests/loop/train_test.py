@@ -224,7 +224,7 @@ class WholeRunTest(absltest.TestCase):
       task = run.split('heldout')[0]
       turns = [
         [('read_file', {'path': 'solution.py'})],
-        [('edit_file', dataclasses.asdict(task.provenance.bug.inverse()))],
+        [('edit_file', dataclasses.asdict(task.provenance.fix[0]))],
         [('submit', {})],
       ]
       play = warmstart.scripted_player(lambda _: iter(turns), run.chat)

@@ -28,7 +28,7 @@ def task(name, split):
       'test_solution.py': f'from solution import {name}\nassert {name}(1) == 0',
     },
     test_command=('python', sandbox.ASSERT_RUNNER, 'test_solution.py'),
-    provenance=dataclasses.replace(fakes.TASK.provenance, bug=bug),
+    provenance=dataclasses.replace(fakes.TASK.provenance, bugs=(bug,)),
     split=split,
   )
 

@@ -33,7 +33,7 @@ _TASK = trajectory.Task(
     licence='Apache-2.0',
     problem='double',
     kind='operator',
-    bug=trajectory.Edit('solution.py', '*', '+'),
+    bugs=(trajectory.Edit('solution.py', '*', '+'),),
     visible_fails=False,
   ),
   split='train',

@@ -89,7 +89,7 @@ class HumanEvalTest(parameterized.TestCase):
     self.assertEqual(set(task.files), {'solution.py', 'test_solution.py'})
     self.assertEqual(set(task.hidden_files), {'grade.py'})
     self.assertEqual(
-      task.provenance.bug.inverse().apply(task.files['solution.py']),
+      task.provenance.fix[0].apply(task.files['solution.py']),
       problem.solution,
     )
     self.assertEqual(task.provenance.problem, 'HumanEval/2')

@@ -24,7 +24,7 @@ def make_task(number: int) -> trajectory.Task:
       licence='MIT',
       problem='toy',
       kind='constant',
-      bug=trajectory.Edit('solution.py', '1', '2'),
+      bugs=(trajectory.Edit('solution.py', '1', '2'),),
       visible_fails=True,
     ),
     split='train',

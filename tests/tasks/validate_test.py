@@ -119,7 +119,9 @@ class BuildTest(absltest.TestCase):
     report = build(process.run, limit_seconds=20.0, least_seconds=1.0)
     # `n += 2` hangs on 9; `n > 9` gives 4 for it, which half(4) == 2 lets pass.
     bugs = {
-      (t.provenance.bug.old, t.provenance.bug.new): t.provenance.visible_fails
+      (t.provenance.bugs[0].old, t.provenance.bugs[0].new): (
+        t.provenance.visible_fails
+      )
       for t in report.tasks
     }
     self.assertFalse(bugs[' 8', ' 9'])

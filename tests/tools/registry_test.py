@@ -36,7 +36,7 @@ _TASK = trajectory.Task(
     licence='Apache-2.0',
     problem='total',
     kind='constant',
-    bug=_EDIT,
+    bugs=(_EDIT,),
     visible_fails=True,
   ),
   split='train',
