@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
       pathlib.Path(directory, name).write_text(text)
 
     def run_boxed():
-      result = box.run(['python', 'test_solution.py'], seconds=5)
+      result = box.exec(['python', 'test_solution.py'], seconds=5)
       assert result.output == 'passed\n', result
 
     def run_bare():

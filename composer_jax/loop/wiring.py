@@ -118,7 +118,7 @@ def load_tasks(
     crew.check()
     with boxes.box() as box:
       box.reset(files)
-      ended = box.run(command, seconds=seconds, stdin=stdin)
+      ended = box.exec(command, seconds=seconds, stdin=stdin)
     code = None if ended.timed_out else (ended.exit_code or 0)
     if ended.exit_code is None and not ended.timed_out:
       code = 1  # Killed by one of its own limits.

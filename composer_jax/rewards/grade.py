@@ -32,7 +32,7 @@ class Box(Protocol):
   def reset(self, files: Mapping[str, str]) -> None:
     """Empties the box and writes these files."""
 
-  def run(
+  def exec(
     self, command: Sequence[str], *, seconds: float, stdin: str = ''
   ) -> Result:
     """Runs a command."""
@@ -79,7 +79,7 @@ def grade(
       return known
   nonce = secrets.token_hex(8)
   box.reset(files)
-  result = box.run(
+  result = box.exec(
     task.grade_command, seconds=task.test_seconds, stdin=nonce + '\n'
   )
   last_line = result.output.strip().rpartition('\n')[2]

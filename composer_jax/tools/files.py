@@ -78,7 +78,7 @@ def undo(workspace: Workspace) -> Answer:
 
 def grep(workspace: Workspace, pattern: str) -> Answer:
   """The lines that match a regular expression, as `path:line:text`."""
-  result = workspace.box.run(
+  result = workspace.box.exec(
     [
       isolation.RIPGREP,
       *('--no-config', '--line-number', '--no-heading', '--sort=path'),

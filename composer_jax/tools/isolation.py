@@ -20,7 +20,9 @@ import sys
 from composer_jax import trajectory
 
 ASSERT_RUNNER = '/opt/box/assert_runner.py'
+PYTEST_RUNNER = '/opt/box/pytest_runner.py'
 RIPGREP = '/opt/box/rg'
+LIBRARIES = '/opt/libraries'
 
 _HERE = pathlib.Path(__file__).parent
 _DOOR = (  # Copied into a box.
@@ -30,6 +32,7 @@ _DOOR = (  # Copied into a box.
   'worker_processes.py',
   'seccomp.py',
   'assert_runner.py',
+  'pytest_runner.py',
 )
 _FIRST_UID = 300_000  # Above what distributions and containers hand out.
 _serial = itertools.count()
@@ -62,6 +65,7 @@ class SandboxConfig:
   read_files: int = 200  # Most files that are read back at once.
   wait_seconds: float = 120.0  # For a free box of the pool.
   answer_seconds: float = 15.0  # Beyond a command's own limit.
+  libraries: str = ''  # Folder of packages that Python finds in a box.
 
 
 @functools.cache
@@ -102,11 +106,13 @@ def _worker_settings(level: Level, config: SandboxConfig) -> dict[str, object]:
     or (level is Level.BWRAP_USER and user_counted_apart),
     'own_folder': '',
     'programs': {},
+    'libraries': [LIBRARIES] if config.libraries else [],
   }
 
 
-def _environment(repo: str, tmp: str) -> dict[str, str]:
-  return {
+def _environment(repo: str, tmp: str, libraries: str) -> dict[str, str]:
+  found = {'PYTHONPATH': libraries} if libraries else {}
+  return found | {
     'PATH': f'{_python()[1]}/bin:/usr/bin:/bin',
     'HOME': repo,
     'TMPDIR': tmp,
@@ -116,8 +122,8 @@ def _environment(repo: str, tmp: str) -> dict[str, str]:
   }
 
 
-def _mounts() -> list[str]:
-  """What of this machine a box sees: /usr, Python and ripgrep, read-only."""
+def _mounts(libraries: str) -> list[str]:
+  """What of this machine a box sees, read-only: /usr, Python, ripgrep, ..."""
   mounts = ['--ro-bind', '/usr', '/usr']
   for name in ('/bin', '/sbin', '/lib', '/lib32', '/lib64'):
     if os.path.islink(name):
@@ -135,6 +141,8 @@ def _mounts() -> list[str]:
   ripgrep = find_ripgrep()
   if ripgrep is not None:
     mounts += ['--ro-bind', os.path.realpath(ripgrep), RIPGREP]
+  if libraries:
+    mounts += ['--ro-bind', os.path.realpath(libraries), LIBRARIES]
   return mounts
 
 
@@ -152,7 +160,7 @@ def _bwrap_command(
     command += ['--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID']
   else:
     command += ['--unshare-user', '--disable-userns']
-  command += [*_mounts(), '--proc', '/proc', '--dev', '/dev']
+  command += [*_mounts(config.libraries), '--proc', '/proc', '--dev', '/dev']
   for name, fd in door.items():
     command += ['--perms', '0444', '--ro-bind-data', str(fd)]
     command.append(f'/opt/box/{name}')
@@ -164,7 +172,8 @@ def _bwrap_command(
     command += ['--perms', '1777', '--size', str(size), '--tmpfs', folder]
   command += ['--remount-ro', '/dev', '--remount-ro', '/', '--chdir', '/repo']
   command += ['--clearenv']
-  for name, value in _environment('/repo', '/tmp').items():
+  inside = LIBRARIES if config.libraries else ''
+  for name, value in _environment('/repo', '/tmp', inside).items():
     command += ['--setenv', name, value]
   return [*command, '--']
 
@@ -246,8 +255,10 @@ def _start_weak(
     'own_folder': folder,
     'programs': {
       ASSERT_RUNNER: str(_HERE / 'assert_runner.py'),
+      PYTEST_RUNNER: str(_HERE / 'pytest_runner.py'),
       RIPGREP: find_ripgrep() or RIPGREP,
     },
+    'libraries': [config.libraries] if config.libraries else [],
   }
   python = [_python()[0], '-S', '-s', str(_HERE / 'worker.py')]
   return popen(
@@ -255,6 +266,6 @@ def _start_weak(
       command=[*python, json.dumps(settings)],
       stdin=stdin,
       folder=repo,
-      environment=_environment(repo, tmp),
+      environment=_environment(repo, tmp, config.libraries),
     )
   )

@@ -54,6 +54,7 @@ class RunResult:
   cpu_seconds: float  # Of all its processes together.
   timed_out: bool
   dropped_bytes: int
+  report: str = ''  # What it wrote there, if it was asked for a report.
 
 
 class Box:
@@ -97,21 +98,37 @@ class Box:
     """Raises SandboxError unless the box answers."""
     self._ask({'operation': 'ping'})
 
-  def reset(self, files: Mapping[str, str]) -> None:
-    """Ends all that runs, empties the box and writes `files`."""
+  def reset(self, files: Mapping[str, str], tree: bytes = b'') -> None:
+    """Ends all that runs and empties the box; lays down `tree`, then `files`.
+
+    Args:
+      files: texts by path.
+      tree: a tar archive, as `snapshot` makes it; its regular files only.
+    """
     request = {'operation': 'reset', 'files': dict(files)}
-    if self.alive:
+    with _memory_file(tree) as file:
+      fds = [file] if tree else []
+      if self.alive:
+        try:
+          self._ask_file(request, fds)
+          return
+        except (OSError, SandboxError):
+          pass  # The last user left what cannot be cleaned: a new one, then.
+      self._stop()
+      self._start()
       try:
-        self._ask_file(request)
-        return
-      except (OSError, SandboxError):
-        pass  # The last user left what cannot be cleaned: a new one, then.
-    self._stop()
-    self._start()
-    try:
-      self._ask_file(request)
-    except OSError as error:
-      raise SandboxError(f'cannot fill a new box: {error}') from error
+        self._ask_file(request, fds)
+      except OSError as error:
+        raise SandboxError(f'cannot fill a new box: {error}') from error
+
+  def snapshot(self) -> bytes:
+    """The regular files below /repo as a tar archive; equal trees, equal bytes.
+
+    Modes are kept, times and owners are not.
+    """
+    with _memory_file(b'') as file:
+      self._ask_file({'operation': 'snapshot'}, [file])
+      return os.pread(file, os.fstat(file).st_size, 0)
 
   def write(self, path: str, text: str) -> None:
     """Writes a file below /repo, making its folders."""
@@ -125,13 +142,20 @@ class Box:
     """Regular files below /repo; those beyond the config's bounds left out."""
     return self._ask_file({'operation': 'files'})['files']
 
-  def run(
-    self, command: Sequence[str], *, seconds: float, stdin: str = ''
+  def exec(
+    self,
+    command: Sequence[str],
+    *,
+    seconds: float,
+    stdin: str = '',
+    report: bool = False,
   ) -> RunResult:
     """Runs `command` in /repo; nothing that it started outlives it.
 
     `python SCRIPT ...` runs in a fork of the warm interpreter, without
     site-packages. Code that brings the box down is told by `exit_code` None.
+    With `report`, the command may write to the file descriptor that the
+    variable BOX_REPORT names, apart from its output.
     """
     if not self.alive:
       raise SandboxError('the box is dead: reset it first')
@@ -140,6 +164,7 @@ class Box:
       'command': list(command),
       'seconds': seconds,
       'stdin': stdin,
+      'report': report,
     }
     started = time.monotonic()
     try:
@@ -219,21 +244,29 @@ class Box:
     if not clean:
       self._stop()
 
-  def _ask_file(self, request: Mapping[str, object]) -> dict:
+  def _ask_file(
+    self, request: Mapping[str, object], fds: Sequence[int] = ()
+  ) -> dict:
     """`_ask`, with the worker's OSError raised here."""
-    reply = self._ask(request)
+    reply = self._ask(request, fds=fds)
     if 'errno' in reply:
       raise OSError(
         reply['errno'] or errno.EIO, reply['reason'], request.get('path')
       )
     return reply
 
-  def _ask(self, request: Mapping[str, object], seconds: float = 0.0) -> dict:
+  def _ask(
+    self,
+    request: Mapping[str, object],
+    seconds: float = 0.0,
+    fds: Sequence[int] = (),
+  ) -> dict:
     """Sends a request over a connection of its own; the reply.
 
     Args:
       request: what the worker reads as JSON.
       seconds: how long the worker may take by right.
+      fds: open files that go with it, at most one.
 
     Raises:
       SandboxError: if no whole reply came within that and `answer_seconds`.
@@ -243,13 +276,25 @@ class Box:
     try:
       with ours:
         with theirs:
-          socket.send_fds(self._control, [b'+'], [theirs.fileno()])
+          socket.send_fds(self._control, [b'+'], [theirs.fileno(), *fds])
         ours.settimeout(self._config.answer_seconds)
         ours.sendall(json.dumps(request).encode())
         ours.shutdown(socket.SHUT_WR)
         return json.loads(_receive(ours, deadline))
     except (OSError, ValueError) as error:
       raise SandboxError(f'the box does not answer: {error}') from error
+
+
+@contextlib.contextmanager
+def _memory_file(data: bytes) -> Iterator[int]:
+  """A file that holds `data`; its descriptor."""
+  fd = os.memfd_create('tree')
+  try:
+    with open(fd, 'wb', closefd=False) as file:
+      file.write(data)
+    yield fd
+  finally:
+    os.close(fd)
 
 
 def _receive(connection: socket.socket, deadline: float) -> bytes:
@@ -273,7 +318,7 @@ def _try_level(level: Level, config: SandboxConfig) -> str:
   try:
     with Box(level, config) as box:
       box.reset({'hello.py': 'print("hello")'})
-      result = box.run(['python', 'hello.py'], seconds=config.answer_seconds)
+      result = box.exec(['python', 'hello.py'], seconds=config.answer_seconds)
       return '' if result.output == 'hello\n' else f'it said {result.output!r}'
   except SandboxError as error:
     return str(error)

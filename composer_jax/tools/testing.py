@@ -28,7 +28,7 @@ def run_tests(workspace: workspace_lib.Workspace) -> workspace_lib.Answer:
 
 def _run(workspace: workspace_lib.Workspace) -> sandbox.RunResult:
   task = workspace.task
-  return workspace.box.run(task.test_command, seconds=task.test_seconds)
+  return workspace.box.exec(task.test_command, seconds=task.test_seconds)
 
 
 def _answer(result: sandbox.RunResult, limit: float) -> workspace_lib.Answer:

@@ -41,7 +41,7 @@ def answer(connection, reply):
   connection.close()
 
 
-def perform(settings, request):
+def perform(settings, request, fds):
   """One request that is no command: its reply."""
   operation = request['operation']
   try:
@@ -52,7 +52,9 @@ def perform(settings, request):
     elif operation == 'files':
       return {'files': worker_files.all_files(settings)}
     elif operation == 'reset':
-      worker_files.reset(settings, request['files'])
+      worker_files.reset(settings, request['files'], fds)
+    elif operation == 'snapshot':
+      worker_files.pack(settings, fds[0])
     elif operation == 'kill':
       return {'clean': worker_processes.kill_everything()}
   except OSError as error:
@@ -75,20 +77,22 @@ def serve(settings, control):
   In the fork for a command it returns too: the connection and the request.
   """
   while True:
-    _, fds, _, _ = socket.recv_fds(control, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    _, fds, _, _ = socket.recv_fds(control, 1, 2, socket.MSG_CMSG_CLOEXEC)
     if not fds:
       return None
-    connection = socket.socket(fileno=fds[0])
+    connection, *fds = socket.socket(fileno=fds[0]), *fds[1:]
     try:
       request = receive(connection)
       if request['operation'] != 'run':
-        answer(connection, perform(settings, request))
+        answer(connection, perform(settings, request, fds))
       elif not os.fork():
         control.close()
         return connection, request
     except (OSError, ValueError):
       pass  # The asking thread went away; so does its connection.
     connection.close()
+    for fd in fds:
+      os.close(fd)
 
 
 def become_ordinary(settings):
@@ -113,6 +117,7 @@ def main():
   become_ordinary(settings)
   settings['filter'] = seccomp.program(platform.machine())
   del sys.path[0]  # The folder of this file.
+  sys.path += settings['libraries']
   for name in _PRELOADED:
     importlib.import_module(name)
   signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Handlers leave no zombies.

@@ -126,12 +126,17 @@ def leave(code):
   os._exit((code or 0) & 0xFF)
 
 
-def become(settings, request, stdin, output):
-  """Turns this fork into the command; never returns normally."""
+def become(settings, request, *files):
+  """Turns this fork into the command; never returns normally.
+
+  Its first file descriptors are `files`: input, output, errors, report.
+  """
   os.setsid()
-  for target, source in enumerate((stdin, output, output)):
+  for target, source in enumerate(files):
     os.dup2(source, target)
-  os.closerange(3, 1024)
+  os.closerange(len(files), 1024)
+  if request['report']:
+    os.environ['BOX_REPORT'] = str(len(files) - 1)
   worker_processes.prctl(worker_processes.SET_DUMPABLE, 1)
   worker_processes.prctl(worker_processes.SET_PDEATHSIG, signal.SIGKILL)
   programs = settings['programs']
@@ -198,12 +203,13 @@ def handle(settings, connection, request):
   with open(stdin, 'wb', closefd=False) as file:
     file.write(request['stdin'].encode('utf-8', 'replace'))
   os.lseek(stdin, 0, os.SEEK_SET)
+  report = [os.memfd_create('report')] * request['report']
   output, theirs = os.pipe()
   started = time.monotonic()
   child = os.fork()
   if not child:
     connection.close()
-    become(settings, request, stdin, theirs)
+    become(settings, request, stdin, theirs, theirs, *report)
   os.close(theirs)
   capture, reason = supervise(settings, child, output, request['seconds'])
   seconds = time.monotonic() - started
@@ -225,6 +231,10 @@ def handle(settings, connection, request):
     'timed_out': reason == 'time',
     'dropped_bytes': dropped,
     'stuck': not clean,
+    'report': ''.join(
+      os.pread(fd, settings['read_bytes'], 0).decode('utf-8', 'replace')
+      for fd in report
+    ),
   }
   try:
     connection.sendall(json.dumps(reply).encode())

@@ -1,14 +1,16 @@
 """Runs inside a box: reading and writing /repo. Standard library only."""
 
 import errno
+import io
 import os
 import shutil
 import stat
+import tarfile
 
 import worker_processes
 
 
-def open_inside(root, path, flags):
+def open_inside(root, path, flags, mode=0o644):
   """Opens a regular file below `root` without following any link."""
   *folders, name = path.split('/')
   if not all(part not in ('', '.', '..') for part in (*folders, name)):
@@ -26,9 +28,7 @@ def open_inside(root, path, flags):
       )
       os.close(here)
       here = inner
-    fd = os.open(
-      name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644, dir_fd=here
-    )
+    fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode, dir_fd=here)
   finally:
     os.close(here)
   if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -57,16 +57,13 @@ def all_files(settings):
   At most `read_files` of them, and `read_bytes` in each.
   """
   found = {}
-  for folder, folders, names in os.walk(settings['repo']):
-    folders.sort()
-    for name in sorted(names):
-      path = os.path.relpath(os.path.join(folder, name), settings['repo'])
-      if len(found) == settings['read_files']:
-        return found
-      try:
-        found[path] = read_file(settings, path)
-      except OSError:
-        pass
+  for path in paths(settings):
+    if len(found) == settings['read_files']:
+      break
+    try:
+      found[path] = read_file(settings, path)
+    except OSError:
+      pass
   return found
 
 
@@ -79,7 +76,59 @@ def wipe(settings):
         os.unlink(entry.path)
 
 
-def reset(settings, files):
+def unpack(settings, fd):
+  """Writes the regular files of the tar archive `fd`."""
+  flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+  os.lseek(fd, 0, os.SEEK_SET)
+  with tarfile.open(fileobj=os.fdopen(fd, 'rb', closefd=False)) as archive:
+    for member in archive:
+      if member.isreg():
+        inner = open_inside(
+          settings['repo'], member.name, flags, member.mode & 0o755
+        )
+        with open(inner, 'wb') as file:
+          shutil.copyfileobj(archive.extractfile(member), file)
+
+
+def pack(settings, fd):
+  """Writes the regular files as a tar archive to `fd`, in the order of names.
+
+  Those that cannot be read or are beyond `read_bytes` are left out.
+  """
+  with tarfile.open(
+    fileobj=os.fdopen(fd, 'wb', closefd=False),
+    mode='w',
+    format=tarfile.GNU_FORMAT,
+  ) as archive:
+    for path in paths(settings):
+      try:
+        inner = open_inside(settings['repo'], path, os.O_RDONLY)
+      except OSError:
+        continue
+      with open(inner, 'rb') as file:
+        data = file.read(settings['read_bytes'] + 1)
+      if len(data) > settings['read_bytes']:
+        continue
+      member = tarfile.TarInfo(path)
+      member.size = len(data)
+      member.mode = (
+        os.stat(
+          os.path.join(settings['repo'], path), follow_symlinks=False
+        ).st_mode
+        & 0o755
+      )
+      archive.addfile(member, io.BytesIO(data))
+
+
+def paths(settings):
+  """Paths of everything that is no folder, below the repository, in order."""
+  for folder, folders, names in os.walk(settings['repo']):
+    folders.sort()
+    for name in sorted(names):
+      yield os.path.relpath(os.path.join(folder, name), settings['repo'])
+
+
+def reset(settings, files, trees):
   """Makes the box as new; raises OSError where that is beyond it."""
   if not worker_processes.kill_everything():
     raise OSError(errno.EBUSY, 'processes that cannot be killed')
@@ -87,5 +136,10 @@ def reset(settings, files):
     wipe(settings)
   except RecursionError:
     raise OSError(errno.ENOTEMPTY, 'folders nested too deep') from None
+  for fd in trees:
+    try:
+      unpack(settings, fd)
+    except tarfile.TarError as error:
+      raise OSError(errno.EINVAL, f'not a tar archive: {error}') from None
   for path, text in files.items():
     write_file(settings, path, text)

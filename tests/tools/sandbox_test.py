@@ -2,12 +2,14 @@
 
 from concurrent import futures
 import dataclasses
+import io
 import os
 import pathlib
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -82,13 +84,13 @@ class BoxTest(parameterized.TestCase):
 
   def python(self, text: str, *, seconds=5.0, level=_LEVEL, stdin=''):
     box = self.box(level, script=text)
-    return box.run(['python', 'script.py'], seconds=seconds, stdin=stdin)
+    return box.exec(['python', 'script.py'], seconds=seconds, stdin=stdin)
 
   @parameterized.parameters(*_LEVELS)
   def test_script_runs_like_plain_python(self, level):
     text = 'import sys, mine\nprint(__name__, sys.argv, mine.x, input())'
     box = self.box(level, script=text, mine='x = 3')
-    result = box.run(['python', 'script.py', 'a'], seconds=5, stdin='hello\n')
+    result = box.exec(['python', 'script.py', 'a'], seconds=5, stdin='hello\n')
     self.assertEqual(
       result.output, "__main__ ['script.py', 'a'] 3 hello\n", result
     )
@@ -133,8 +135,8 @@ class BoxTest(parameterized.TestCase):
     text = 'import random; print({*"abcdefgh"}, random.random())'
     with sandbox.Box(_LEVEL, _CONFIG) as other:
       other.write('script.py', text)
-      other.run(['python', 'script.py'], seconds=5)
-      first = other.run(['python', 'script.py'], seconds=5).output
+      other.exec(['python', 'script.py'], seconds=5)
+      first = other.exec(['python', 'script.py'], seconds=5).output
     first = first.rsplit(' ', 1)
     second = self.python(text).output.rsplit(' ', 1)
     self.assertEqual(first[0], second[0])
@@ -142,8 +144,8 @@ class BoxTest(parameterized.TestCase):
 
   def test_other_commands_run_and_missing_ones_are_told(self):
     box = self.box()
-    self.assertEqual(box.run(['echo', 'hi'], seconds=5).output, 'hi\n')
-    result = box.run(['no-such-command'], seconds=5)
+    self.assertEqual(box.exec(['echo', 'hi'], seconds=5).output, 'hi\n')
+    result = box.exec(['no-such-command'], seconds=5)
     self.assertEqual(result.exit_code, 127)
     self.assertIn('No such file', result.output)
 
@@ -158,7 +160,7 @@ class BoxTest(parameterized.TestCase):
   )
   def test_timeout_leaves_no_process(self, level, script):
     box = self.box(level)
-    result = box.run(['sh', '-c', script], seconds=0.15)
+    result = box.exec(['sh', '-c', script], seconds=0.15)
     self.assertTrue(result.timed_out)
     self.assertIsNone(result.exit_code)
     self.assertLess(result.seconds, 2)
@@ -167,7 +169,7 @@ class BoxTest(parameterized.TestCase):
   @parameterized.parameters(*_LEVELS)
   def test_command_that_ends_leaves_no_background_process(self, level):
     box = self.box(level)
-    result = box.run(['sh', '-c', 'setsid sleep 98702 & echo x'], seconds=5)
+    result = box.exec(['sh', '-c', 'setsid sleep 98702 & echo x'], seconds=5)
     self.assertEqual((result.exit_code, result.output), (0, 'x\n'))
     self.assertLess(result.seconds, 4)
     self.assertEmpty(_survivors('sleep\x0098702'))
@@ -180,9 +182,9 @@ class BoxTest(parameterized.TestCase):
 
   def test_bytes_that_are_no_utf8_become_replacement_characters(self):
     box = self.box()
-    result = box.run(['printf', r'a\360b'], seconds=5)
+    result = box.exec(['printf', r'a\360b'], seconds=5)
     self.assertEqual((result.output, result.exit_code), ('a\ufffdb', 0))
-    box.run(['sh', '-c', r"printf 'c\377' > odd.txt"], seconds=5)
+    box.exec(['sh', '-c', r"printf 'c\377' > odd.txt"], seconds=5)
     self.assertEqual(box.read('odd.txt'), 'c\ufffd')
 
   @parameterized.parameters(*_LEVELS)
@@ -205,15 +207,17 @@ class BoxTest(parameterized.TestCase):
   def test_fork_bomb_is_held_and_removed(self):
     box = self.box(bomb=_FORK_BOMB, count=_COUNT)
     with futures.ThreadPoolExecutor(1) as threads:
-      bomb = threads.submit(box.run, ['python', 'bomb.py'], seconds=0.5)
+      bomb = threads.submit(box.exec, ['python', 'bomb.py'], seconds=0.5)
       most = 0
       while not bomb.done():
-        most = max(most, int(box.run(['python', 'count.py'], seconds=5).output))
+        most = max(
+          most, int(box.exec(['python', 'count.py'], seconds=5).output)
+        )
     self.assertIsNotNone(bomb.result())
     # Processes may be counted a few too many by the kernel's own races.
     self.assertBetween(most, 3, 2 * _CONFIG.processes + 8)
     # Process 1, the handler, and the counting script itself.
-    self.assertEqual(box.run(['python', 'count.py'], seconds=5).output, '3\n')
+    self.assertEqual(box.exec(['python', 'count.py'], seconds=5).output, '3\n')
 
   def test_too_many_processes_are_ended_where_the_kernel_does_not_count(self):
     text = (
@@ -228,7 +232,7 @@ class BoxTest(parameterized.TestCase):
   def test_process_that_forks_and_leaves_is_caught(self, level):
     text = 'import os\nwhile True:\n  if os.fork(): os._exit(0)'
     box = self.box(level, hop=text)
-    box.run(['python', '-S', 'hop.py'], seconds=0.2)
+    box.exec(['python', '-S', 'hop.py'], seconds=0.2)
     self.assertEmpty(_survivors('hop.py'))
 
   @parameterized.parameters(*_LEVELS)
@@ -245,7 +249,7 @@ class BoxTest(parameterized.TestCase):
     )
     with sandbox.Box(_LEVEL, config) as box:
       box.write('script.py', text)
-      result = box.run(['python', 'script.py'], seconds=20)
+      result = box.exec(['python', 'script.py'], seconds=20)
     self.assertIn('bytes of memory]', result.output)
     self.assertFalse(result.timed_out)
     self.assertEqual(result.exit_code, -9)
@@ -304,7 +308,7 @@ class BoxTest(parameterized.TestCase):
     text = 'import os; print(os.getuid(), os.getresuid()[2], os.getgroups())'
     with sandbox.Box(_LEVEL, _CONFIG) as other:
       other.write('script.py', text)
-      second = other.run(['python', 'script.py'], seconds=5).output
+      second = other.exec(['python', 'script.py'], seconds=5).output
     first = self.python(text).output
     self.assertNotEqual(first, second)
     self.assertNotStartsWith(first, '0 ')
@@ -327,8 +331,8 @@ class BoxTest(parameterized.TestCase):
     def run(i):
       seconds = 0.1 if i % 4 == 0 else 10
       if i % 4 == 0:
-        return box.run(['sleep', '98703'], seconds=seconds)
-      return box.run(['python', 'script.py', str(i)], seconds=seconds)
+        return box.exec(['sleep', '98703'], seconds=seconds)
+      return box.exec(['python', 'script.py', str(i)], seconds=seconds)
 
     with futures.ThreadPoolExecutor(8) as threads:
       results = list(threads.map(run, range(16)))
@@ -339,7 +343,7 @@ class BoxTest(parameterized.TestCase):
   @absltest.skipUnless(_ISOLATED, 'weak boxes share their user')
   def test_code_that_kills_its_supervision_ends_alone(self):
     box = self.box(script='import os, signal; os.kill(-1, signal.SIGKILL)')
-    result = box.run(['python', 'script.py'], seconds=5)
+    result = box.exec(['python', 'script.py'], seconds=5)
     self.assertIsNone(result.exit_code)
     self.assertFalse(result.timed_out)
     self.assertTrue(box.alive)
@@ -349,7 +353,7 @@ class BoxTest(parameterized.TestCase):
     with sandbox.Box(_LEVEL, _CONFIG) as box:
       box.reset({'a.txt': 'x'})
       with futures.ThreadPoolExecutor(1) as threads:
-        running = threads.submit(box.run, ['sleep', '98704'], seconds=30)
+        running = threads.submit(box.exec, ['sleep', '98704'], seconds=30)
         while not _survivors('sleep\x0098704'):
           self.assertFalse(running.done())
         os.killpg(box._process.pid, signal.SIGKILL)
@@ -357,28 +361,28 @@ class BoxTest(parameterized.TestCase):
       self.assertFalse(box.alive)
       self.assertTrue(_wait_until_gone('sleep\x0098704'))
       with self.assertRaises(sandbox.SandboxError):
-        box.run(['true'], seconds=1)
+        box.exec(['true'], seconds=1)
       box.reset({'b.txt': 'y'})
       self.assertEqual(box.files(), {'b.txt': 'y'})
 
   @parameterized.parameters(*_LEVELS)
   def test_reset_removes_files_and_processes(self, level):
     box = self.box(level, a='1')
-    box.run(
+    box.exec(
       ['sh', '-c', 'mkdir -p b/c; ln -s / b/d; touch $TMPDIR/left b/c/e'],
       seconds=5,
     )
-    box.run(['sh', '-c', 'mkdir -p z/y; chmod 0 z'], seconds=5)
+    box.exec(['sh', '-c', 'mkdir -p z/y; chmod 0 z'], seconds=5)
     box.reset({'p/q.py': '2'})
     self.assertEqual(box.files(), {'p/q.py': '2'})
-    listing = box.run(['sh', '-c', 'ls -A . $TMPDIR'], seconds=5).output
+    listing = box.exec(['sh', '-c', 'ls -A . $TMPDIR'], seconds=5).output
     self.assertNotIn('left', listing)
     self.assertTrue(os.path.exists('/usr'))
 
   @parameterized.parameters(*_LEVELS)
   def test_files_are_read_without_following_links_or_waiting(self, level):
     box = self.box(level, a='1')
-    box.run(
+    box.exec(
       ['sh', '-c', 'ln -s /proc/version l; mkfifo f; ln -s /proc d'], seconds=5
     )
     for path in ('l', 'f', 'd/version', '../a.py', '/proc/version', 'no', '.'):
@@ -396,13 +400,60 @@ class BoxTest(parameterized.TestCase):
       box.read('big')
 
   @parameterized.parameters(*_LEVELS)
+  def test_a_snapshot_lays_the_same_files_down_again(self, level):
+    box = self.box(level, a='x = 1')
+    box.exec(
+      [
+        'sh',
+        '-c',
+        "mkdir d; printf '\\377\\0' > d/raw; chmod +x d/raw; ln -s a.py l",
+      ],
+      seconds=5,
+    )
+    tree = box.snapshot()
+    box.reset({'a.py': 'x = 2', 'e/f.py': ''}, tree)
+    listing = box.exec(
+      [
+        'sh',
+        '-c',
+        'find . -type f -o -type l | sort; od -An -tx1 d/raw; cat a.py',
+      ],
+      seconds=5,
+    )
+    self.assertEqual(listing.output, './a.py\n./d/raw\n./e/f.py\n ff 00\nx = 2')
+    self.assertEqual(box.exec(['test', '-x', 'd/raw'], seconds=5).exit_code, 0)
+    box.reset({}, tree)
+    self.assertEqual(box.snapshot(), tree)
+
+  @parameterized.parameters(*_LEVELS)
+  def test_a_tree_cannot_lead_out_of_the_repository(self, level):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode='w') as archive:
+      archive.addfile(tarfile.TarInfo('../escaped'))
+    with self.assertRaisesRegex(sandbox.SandboxError, 'plain relative path'):
+      self.boxes[level].reset({}, data.getvalue())
+
+  @parameterized.parameters(*_LEVELS)
+  def test_a_report_is_kept_apart_from_the_output(self, level):
+    text = """
+import os
+print('said')
+os.write(int(os.environ['BOX_REPORT']), b'written')
+"""
+    box = self.box(level, script=text)
+    result = box.exec(['python', 'script.py'], seconds=5, report=True)
+    self.assertEqual((result.output, result.report), ('said\n', 'written'))
+    result = box.exec(['python', 'script.py'], seconds=5)
+    self.assertIn('KeyError', result.output)
+
+  @parameterized.parameters(*_LEVELS)
   def test_close_leaves_neither_process_nor_folder(self, level):
     mark = f'{time.time_ns() / 1e6!r}'
     config = dataclasses.replace(_CONFIG, wait_seconds=float(mark))
     box = sandbox.Box(level, config)
     self.assertNotEmpty(_survivors(mark))
     folders = _folders(os.getpid())
-    box.run(['sh', '-c', 'mkdir -p locked/inner; chmod 0 locked'], seconds=5)
+    box.exec(['sh', '-c', 'mkdir -p locked/inner; chmod 0 locked'], seconds=5)
     box.close()
     self.assertEmpty(_survivors(mark))
     if level is sandbox.Level.WEAK:
@@ -447,7 +498,7 @@ class BoxPoolTest(absltest.TestCase):
         with pool.box() as box:
           box.reset({'n.py': f'print({i})'})
           seen.add(box)
-          return box.run(['python', 'n.py'], seconds=20).output
+          return box.exec(['python', 'n.py'], seconds=20).output
 
       results = [None] * 64
       threads = [
@@ -490,7 +541,7 @@ class BoxPoolTest(absltest.TestCase):
 
     def use():
       with pool.box() as box:
-        return box.run(['sleep', '98705'], seconds=30)
+        return box.exec(['sleep', '98705'], seconds=30)
 
     with futures.ThreadPoolExecutor(1) as threads:
       running = threads.submit(use)
