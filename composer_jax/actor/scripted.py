@@ -6,9 +6,10 @@ answers with the tokens that it would have sampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import random
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ class Script:
 
 def demonstrator(
   *,
-  path: str,
+  read: Mapping[str, Any],
   text: str,
   fix: trajectory.Edit,
   candidates: Candidates,
@@ -105,7 +106,7 @@ def demonstrator(
     def chance(probability):
       return rng.random() < probability
 
-    first = [('read_file', {'path': path})]
+    first = [('read_file', read)]
     yield first + [('run_tests', {})] * chance(config.tests_first)
     texts = [text]  # What undo goes back through.
     for _ in range(config.max_edits):
@@ -139,7 +140,11 @@ def demonstrator(
 
 
 def enumerator(
-  *, path: str, text: str, candidates: Candidates, rng: random.Random
+  *,
+  read: Mapping[str, Any],
+  text: str,
+  candidates: Candidates,
+  rng: random.Random,
 ) -> Callable[[Script], Iterator[Calls]]:
   """Tries the candidate edits one by one in random order, never the same twice.
 
@@ -147,7 +152,7 @@ def enumerator(
   """
 
   def turns(script: Script) -> Iterator[Calls]:
-    yield [('read_file', {'path': path}), ('run_tests', {})]
+    yield [('read_file', read), ('run_tests', {})]
     edits = candidates(text)
     for attempt, edit in enumerate(rng.sample(edits, len(edits))):
       undo = [('undo', {})] * bool(attempt)
