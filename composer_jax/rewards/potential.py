@@ -10,6 +10,7 @@ reinforcement learning").
 from __future__ import annotations
 
 from collections.abc import Sequence
+import itertools
 import re
 
 from composer_jax import trajectory
@@ -28,10 +29,9 @@ def shaping(potentials: Sequence[float], gamma: float = 1.0) -> list[float]:
     gamma: discount of the return. The discounted sum of the bonuses is
       -potentials[0]: the same for whatever is done.
   """
-  following = [*potentials[1:], 0.0]
   return [
     gamma * after - before
-    for before, after in zip(potentials, following, strict=True)
+    for before, after in itertools.pairwise([*potentials, 0.0])
   ]
 
 

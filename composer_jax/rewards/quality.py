@@ -30,8 +30,7 @@ LINE_COLUMNS = 100
 FUNCTION_LINES = 50
 NESTING = 4
 PARAMETERS = 6
-# One-letter names that say enough by convention.
-_SHORT_NAMES = frozenset('_cefijkmnpqstvxyz')
+_ALIKE = frozenset('lOI')  # Names that look like digits (PEP 8).
 
 
 def complexity(text: str) -> int | None:
@@ -59,9 +58,9 @@ def strain(text: str) -> int | None:
   """Places that are hard to read; None: the text is no Python.
 
   Lines longer than 100 columns, functions of more than 50 lines, functions
-  with blocks more than 4 deep or more than 6 parameters, names of one letter
-  that are not customary. Which features matter to readers: Buse and Weimer
-  2010, "Learning a metric for code readability".
+  with blocks more than 4 deep or more than 6 parameters, names that look like
+  digits. Which features matter to readers: Buse and Weimer 2010, "Learning a
+  metric for code readability".
   """
   tree = _parse(text)
   if tree is None:
@@ -72,13 +71,10 @@ def strain(text: str) -> int | None:
       total += node.end_lineno - node.lineno + 1 > FUNCTION_LINES
       total += _depth(node) > NESTING
       total += len(list(_parameters(node))) > PARAMETERS
-  return total + sum(
-    len(name) == 1 and name.lower() not in _SHORT_NAMES
-    for name in defined_names(tree)
-  )
+  return total + len(_ALIKE & _defined_names(tree))
 
 
-def defined_names(tree: ast.AST) -> set[str]:
+def _defined_names(tree: ast.AST) -> set[str]:
   """Names of functions, parameters and variables."""
   names = set()
   for node in ast.walk(tree):

@@ -68,7 +68,7 @@ def readability(facts: Facts) -> float | None:
   """-x / (1 + x) of x hard places more than in the known fix.
 
   `quality.strain`, after Buse and Weimer 2010. Range (-1, 0]. Gamed by lines
-  of just 100 columns, functions of 50 lines, and names of two letters.
+  of just 100 columns, functions of 50 lines.
   """
   return _per_item(facts, 'strain_excess', free=0)
 
