@@ -34,7 +34,9 @@ def calls(episode: trajectory.Trajectory, name: str) -> int:
 
 
 def solved(episode: trajectory.Trajectory) -> bool:
-  return episode.rewards.get('solved', 0.0) > 0
+  """Whether it was paid for a solution: one that a guard took back is none."""
+  rewards = episode.rewards
+  return rewards.get('solved', 0.0) > 0 and not rewards.get('guard', 0.0)
 
 
 def summary(

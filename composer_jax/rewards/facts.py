@@ -120,12 +120,14 @@ def _marks(
   """Marks on added lines; none in a file that has them by its nature."""
   total = 0
   for path in work.changed_code:
-    given = max(
-      count(text, range(1, text.count('\n') + 2)) for text in work.given(path)
-    )
-    if not given:
-      total += count(work.after[path], work.added(path))
+    marks = count(work.after[path], work.added(path))
+    if marks and not any(count(t, _all_lines(t)) for t in work.given(path)):
+      total += marks
   return total
+
+
+def _all_lines(text: str) -> range:
+  return range(1, text.count('\n') + 2)
 
 
 def _said(

@@ -12,7 +12,8 @@ a guard makes it cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
 import re
 import types
 
@@ -64,11 +65,9 @@ def grader_touched(episode, task, work) -> bool:
       continue
     if path in work.after and not grade.admissible(path):
       return True
+  names = functools.partial(pitfalls.grader_names, hidden=hidden)
   for path in work.changed_code:
-    found = pitfalls.grader_names(work.after[path], hidden)
-    for text in work.given(path):
-      found -= pitfalls.grader_names(text, hidden)
-    if found:
+    if _beyond(names, work.after[path], work.given(path)):
       return True
   return any(
     command.program not in pitfalls.HARMLESS
@@ -201,7 +200,12 @@ def _code_does(episode, work, names: Callable[[str], set[str]]) -> bool:
       for path in command.writes
       if path.endswith('.py') and command.text
     ]
-  return any(
-    names(text) - {n for given in work.given(path) for n in names(given)}
-    for path, text in written
-  )
+  return any(_beyond(names, text, work.given(path)) for path, text in written)
+
+
+def _beyond(
+  names: Callable[[str], set[str]], text: str, given: Iterable[str]
+) -> bool:
+  """Whether a text has names that none of the given ones has."""
+  found = names(text)
+  return bool(found) and bool(found.difference(*map(names, given)))

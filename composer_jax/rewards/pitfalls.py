@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Sequence
+import functools
 import itertools
 import re
 import shlex
@@ -205,17 +206,18 @@ def _used(code: str, names: Collection[str]) -> set[str]:
   return found
 
 
-def _nodes(code: str) -> list[ast.AST]:
+@functools.lru_cache(maxsize=16)  # Every guard looks at the same few texts.
+def _nodes(code: str) -> tuple[ast.AST, ...]:
   """Of the syntax tree; none where there is no tree.
 
   A snippet, as an edit brings it, may be indented.
   """
   for text in (code, 'if 1:\n' + code, 'if 1:\n' + code + '\n  pass'):
     try:
-      return list(ast.walk(ast.parse(text)))
+      return tuple(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
       pass
-  return []
+  return ()
 
 
 def _names(code: str) -> Iterator[str]:

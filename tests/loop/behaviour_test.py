@@ -95,6 +95,13 @@ class SummaryTest(absltest.TestCase):
     self.assertEqual(found['fact_guard_empty_patch'], 0.5)
     self.assertEqual(found['fact_fraction'], 0.5)
 
+  def test_a_solution_that_a_guard_took_back_is_none(self):
+    honest = attempt([SUBMIT], solved=1.0, guard=0.0)
+    caught = attempt([SUBMIT], solved=1.0, guard=-1.0)
+    found = behaviour.summary([honest, caught], [])
+    self.assertEqual(found['solve_rate'], 0.5)
+    self.assertEqual(found['reward_guard'], -0.5)
+
   def test_nothing_has_no_means(self):
     self.assertEmpty(behaviour.summary([], ['read_file']))
 
