@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 UNKNOWN_ROUTE = -1  # No expert recorded: the learner routes by itself.
-_TEST_CONFIGURATION = frozenset(
+TEST_CONFIGURATION = frozenset(
   ('conftest.py', 'pytest.ini', 'tox.ini', 'setup.cfg', 'pyproject.toml')
 )
 
@@ -170,7 +170,7 @@ def is_test(path: str) -> bool:
   return (
     name.startswith('test_')
     or name.endswith('_test.py')
-    or name in _TEST_CONFIGURATION
+    or name in TEST_CONFIGURATION
     or not {'test', 'tests'}.isdisjoint(folders)
   )
 

@@ -9,8 +9,11 @@ import time
 from composer_jax import trajectory
 from composer_jax.actor import episode
 from composer_jax.loop import config as config_lib
+from composer_jax.rewards import calls
+from composer_jax.rewards import facts
 from composer_jax.rewards import grade
 from composer_jax.rewards import shaping
+from composer_jax.rewards import work as work_lib
 from composer_jax.text import chat as chat_lib
 from composer_jax.tools import registry
 from composer_jax.tools import sandbox
@@ -75,22 +78,41 @@ class Environment:
       )
       files = toolbox.final_files()
       level = box.level.value
+    removed = [
+      path
+      for path in task.files
+      if path not in files and not trajectory.is_test(path)
+    ]
     with self._boxes.box() as box:
-      solved = grade.grade(task, files, box, self._cache)
-    return dataclasses.replace(
+      verdict = grade.grade(task, files, box, self._cache, removed=removed)
+    work = work_lib.Work(
+      before=task.files,
+      after=work_lib.handed_in(task.files, files, removed),
+      gold=work_lib.fixed(task.files, task.provenance.fix),
+      message=self._last_word(done),
+    )
+    done = dataclasses.replace(
       done,
       final_files=files,
-      rewards=shaping.components(done, solved, self._config.rewards),
+      facts=facts.measure(done, task, work, verdict),
       sandbox_level=level,
       seconds=time.monotonic() - started,
     )
+    (done,) = shaping.rescore([done], self._config.rewards)
+    return done
+
+  def _last_word(self, done: trajectory.Trajectory) -> str:
+    """What the policy said in its last turn, beside or in its calls."""
+    last = done.turns[-1]
+    said = self._chat.said(done.token_T[last.start : last.stop])
+    return f'{said} {calls.final_message(done)}'.strip()
 
 
 def _blanked(call_tools: episode.Tools, blank: Blank) -> episode.Tools:
-  def call(calls):
+  def call(turn):
     return [
       dataclasses.replace(result, text='') if blank(call.name) else result
-      for call, result in zip(calls, call_tools(calls), strict=True)
+      for call, result in zip(turn, call_tools(turn), strict=True)
     ]
 
   return call

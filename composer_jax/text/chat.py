@@ -106,6 +106,11 @@ class Chat:
       for index, match in enumerate(_CALL.finditer(text))
     ]
 
+  def said(self, token_T: Sequence[int]) -> str:
+    """The text of a turn beside its calls."""
+    text = _CALL.sub(' ', self._tokenizer.decode(token_T))
+    return text.replace(_END, '').strip()
+
   def decode(self, token_T: Sequence[int]) -> str:
     return self._tokenizer.decode(token_T)
 
