@@ -13,13 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 import dataclasses
 import functools
+import itertools
 import pathlib
+import re
 
 import tree_sitter
 import tree_sitter_python
 
 _WINDOW_LINES = 40  # Of a piece that is no symbol.
 _WINDOW_STEP = 30  # Between the starts of windows over text.
+_MARGIN = re.compile(r'(@|def\b|async\s+def\b|class\b)')
 _DEFINITIONS = ('function_definition', 'class_definition')
 
 
@@ -124,16 +127,36 @@ def _piece(
 
 
 def _symbols(lines: Sequence[str]) -> Iterator[_Symbol]:
-  """Functions and classes that stand in no function, outer ones first.
+  """Functions and classes that stand in no function, outer ones first."""
+  root = _parse(lines)
+  if not root.has_error:
+    yield from _walk(root, 0)
+    return
+  # An open bracket would swallow the rest of the file: in a broken file each
+  # definition at the margin is parsed by itself.
+  starts = [i for i in range(1, len(lines)) if _starts(lines, i)]
+  for first, end in itertools.pairwise([0, *starts, len(lines)]):
+    yield from _walk(_parse(lines[first:end]), first)
 
-  Keeps its own stack: code nested a thousand deep is no reason to fail.
-  """
-  source = '\n'.join(lines).encode('utf-8', 'replace')
-  stack = [(_parser().parse(source).root_node, '')]
+
+def _starts(lines: Sequence[str], i: int) -> bool:
+  """Whether a definition at the margin starts here, with its decorators."""
+  if not _MARGIN.match(lines[i]):
+    return False
+  return not lines[i - 1].startswith('@')
+
+
+def _parse(lines: Sequence[str]) -> tree_sitter.Node:
+  return _parser().parse('\n'.join(lines).encode('utf-8', 'replace')).root_node
+
+
+def _walk(root: tree_sitter.Node, offset: int) -> Iterator[_Symbol]:
+  """Keeps its own stack: code nested a thousand deep is no reason to fail."""
+  stack = [(root, '')]
   while stack:
     node, prefix = stack.pop()
     if node.type in _DEFINITIONS:
-      symbol = _symbol(node, prefix)
+      symbol = _symbol(node, prefix, offset)
       yield symbol
       if not symbol.is_class:
         continue
@@ -141,7 +164,7 @@ def _symbols(lines: Sequence[str]) -> Iterator[_Symbol]:
     stack += [(child, prefix) for child in node.named_children]
 
 
-def _symbol(node: tree_sitter.Node, prefix: str) -> _Symbol:
+def _symbol(node: tree_sitter.Node, prefix: str, offset: int) -> _Symbol:
   outer = node
   if node.parent is not None and node.parent.type == 'decorated_definition':
     outer = node.parent
@@ -156,9 +179,9 @@ def _symbol(node: tree_sitter.Node, prefix: str) -> _Symbol:
   return _Symbol(
     name=prefix + (_text(name) or '?'),
     is_class=node.type == 'class_definition',
-    first=first,
-    end=node.end_point.row + (node.end_point.column > 0),
-    definition=node.start_point.row,
+    first=offset + first,
+    end=offset + node.end_point.row + (node.end_point.column > 0),
+    definition=offset + node.start_point.row,
     doc=_doc(node),
   )
 
