@@ -126,7 +126,7 @@ class Library:
   def _embed(
     self, found: Sequence[chunks.Chunk], keep: bool
   ) -> np.ndarray | None:
-    """Vectors of the parts of a file; zero, like nothing, beyond the limit."""
+    """Vectors of the parts of a file; zero beyond the limit."""
     if self._encoder is None or not found:
       return None
     texts = [_describe(chunk) for chunk in found[: self._config.file_vectors]]
@@ -159,15 +159,28 @@ class Index:
     self._encode = encode
     rows = [d.vector_ND for d in documents if d.vector_ND is not None]
     self._vector_ND = np.concatenate(rows) if rows else None
+    self._read_N = self._vector_ND.any(axis=1) if rows else None
+
+  @property
+  def has_vectors(self) -> bool:
+    return self._vector_ND is not None
 
   def search(self, question: str, limit: int) -> list[Hit]:
-    """The best parts, best first; by words alone without an embedding."""
+    """The best parts, best first."""
+    scores = self.rank(question)
+    best = list(scores)[: max(0, limit)]
+    return [Hit(self.chunks[i], scores[i]) for i in best]
+
+  def rank(self, question: str) -> dict[int, float]:
+    """Positions in `chunks` and their scores, best first.
+
+    By words alone where there are no vectors.
+    """
     ranked = [self.rank_words(question)]
-    if self._vector_ND is not None:
+    if self.has_vectors:
       ranked.append(self.rank_meanings(question))
     scores = fuse(ranked)
-    best = sorted(scores, key=lambda i: (-scores[i], i))[: max(0, limit)]
-    return [Hit(self.chunks[i], scores[i]) for i in best]
+    return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))
 
   def rank_words(self, question: str) -> list[int]:
     """Positions in `chunks` of those that share words with the question."""
@@ -175,9 +188,9 @@ class Index:
     return [i for i in np.argsort(-score_N, kind='stable') if score_N[i] > 0]
 
   def rank_meanings(self, question: str) -> list[int]:
-    """Positions in `chunks` of all, by the cosine; needs an embedding."""
+    """Positions in `chunks` of those that have a vector, by the cosine."""
     score_N = self._vector_ND @ self._encode(question)
-    return list(np.argsort(-score_N, kind='stable'))
+    return [i for i in np.argsort(-score_N, kind='stable') if self._read_N[i]]
 
 
 def fuse(rankings: Sequence[Sequence[int]]) -> dict[int, float]:
