@@ -55,6 +55,7 @@ class Script:
     self._call_tools = call_tools
     self._results: Sequence[trajectory.ToolResult] = ()
     self._turn = 0
+    self._notes: list[str] = []
 
   @property
   def passed(self) -> bool:
@@ -62,15 +63,15 @@ class Script:
     return bool(self._results) and self._results[-1].status is _OK
 
   def sample(self, history_T: np.ndarray, max_new: int) -> trajectory.Sample:
-    """The next turn, as a sampler would return it (log-probability 0)."""
-    calls = [
-      trajectory.ToolCall(
-        id=f'{self._turn}.{index}', name=name, arguments=arguments
-      )
-      for index, (name, arguments) in enumerate(next(self._turns))
-    ]
-    self._turn += 1
-    token_T = self._chat.calls(calls)
+    """What it says next, as a sampler would return it (log-probability 0).
+
+    Asked for a summary, it writes down its calls and how they went, the latest
+    first: should the summary be cut, the oldest are lost.
+    """
+    if self._chat.asks_summary(history_T):
+      token_T = self._chat.summary('\n'.join(reversed(self._notes)))
+    else:
+      token_T = self._chat.calls(self._next_calls())
     kept_T = np.asarray(token_T[:max_new], np.int32)
     return trajectory.Sample(
       token_T=kept_T,
@@ -80,10 +81,23 @@ class Script:
       finished=len(token_T) <= max_new,
     )
 
+  def _next_calls(self) -> list[trajectory.ToolCall]:
+    calls = [
+      trajectory.ToolCall(
+        id=f'{self._turn}.{index}', name=name, arguments=arguments
+      )
+      for index, (name, arguments) in enumerate(next(self._turns))
+    ]
+    self._turn += 1
+    return calls
+
   def call_tools(
     self, calls: Sequence[trajectory.ToolCall]
   ) -> list[trajectory.ToolResult]:
     self._results = self._call_tools(calls)
+    for call, result in zip(calls, self._results, strict=True):
+      said = ', '.join(map(repr, call.arguments.values()))
+      self._notes.append(f'{call.name}({said}): {result.status.value}')
     return self._results
 
 

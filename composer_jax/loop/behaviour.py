@@ -71,6 +71,7 @@ def summary(
     ),
     'failed_calls': mean(count(e, trajectory.Status.ERROR) for e in episodes),
     'turns': mean(len(e.turns) for e in episodes),
+    'contexts': mean(len(e.starts) for e in episodes),
     'tokens_per_episode': mean(len(e) for e in episodes),
     'submitted': len(submitted) / len(episodes),
   }

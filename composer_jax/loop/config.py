@@ -17,6 +17,7 @@ from composer_jax.model import config as model_config
 from composer_jax.replay import buffer
 from composer_jax.rewards import shaping
 from composer_jax.sampler import engine
+from composer_jax.tasks import curriculum
 from composer_jax.tasks import validate
 from composer_jax.tools import registry
 from composer_jax.tools import sandbox
@@ -95,6 +96,7 @@ class Config:
   tools: registry.ToolsConfig = registry.ToolsConfig()
   sandbox: sandbox.SandboxConfig = sandbox.SandboxConfig()
   rewards: shaping.RewardConfig = shaping.RewardConfig()
+  curriculum: curriculum.CurriculumConfig = curriculum.CurriculumConfig()
   replay: buffer.ReplayConfig = buffer.ReplayConfig()
   learner: step.LearnerConfig = step.LearnerConfig()
   evaluate: EvaluateConfig = EvaluateConfig()

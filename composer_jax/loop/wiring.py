@@ -189,7 +189,7 @@ def make_chat(
       observations = list(executor.map(observe, training))
     tokenizer = tokenizer_lib.train(
       warmstart.corpus(observations),
-      chat_lib.fragments(signatures),
+      chat_lib.fragments(signatures, summaries=bool(config.actor.summary_at)),
       config.model.vocab_size,
     )
     tokenizer.save(workdir)

@@ -57,6 +57,7 @@ class SummaryTest(absltest.TestCase):
         'invalid_calls': 1.0,
         'failed_calls': 1.0,
         'turns': 2.5,
+        'contexts': 1.0,
         'tokens_per_episode': 7.0,
         'submitted': 0.5,
         'calls_read_file': 1.0,
