@@ -73,7 +73,7 @@ class Environment:
         group=group,
         member=member,
       )
-      files = toolbox.final_files()
+      files = toolbox.final_work().files
       level = box.level.value
     with self._boxes.box() as box:
       solved = grade.grade(task, files, box, self._cache)

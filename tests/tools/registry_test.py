@@ -117,7 +117,7 @@ class ToolboxTest(parameterized.TestCase):
     )
     self.assertTrue(toolbox.submitted)
     self.assertEqual(
-      toolbox.final_files(),
+      toolbox.final_work().files,
       {'solution.py': _BUGGY.replace('result = 1', 'result = 0')},
     )
 
@@ -130,12 +130,12 @@ class ToolboxTest(parameterized.TestCase):
       _call('undo'),
       toolbox=toolbox,
     )
-    self.assertIn('result = 0', toolbox.final_files()['solution.py'])
+    self.assertIn('result = 0', toolbox.final_work().files['solution.py'])
     self.assertEqual(
       self.answer(_call('undo'), _call('undo'), toolbox=toolbox),
       [(Status.OK, 'ok'), (Status.ERROR, 'nothing to undo')],
     )
-    self.assertEqual(toolbox.final_files(), {'solution.py': _BUGGY})
+    self.assertEqual(toolbox.final_work().files, {})
 
   @parameterized.parameters(
     ({'old': 'result'}, "'result' occurs 3 times, not once"),
@@ -151,7 +151,7 @@ class ToolboxTest(parameterized.TestCase):
       self.answer(_call('edit_file', **(_FIX | change)), toolbox=toolbox),
       [(Status.ERROR, text)],
     )
-    self.assertEqual(toolbox.final_files(), {'solution.py': _BUGGY})
+    self.assertEqual(toolbox.final_work().files, {})
 
   def test_edit_may_span_lines(self):
     toolbox = self.toolbox()
@@ -161,7 +161,7 @@ class ToolboxTest(parameterized.TestCase):
       [(Status.OK, 'ok')],
     )
     self.assertEqual(
-      toolbox.final_files(),
+      toolbox.final_work().files,
       {'solution.py': _BUGGY.replace('result = 1\n', 'result = 0\n\n')},
     )
 
@@ -184,7 +184,8 @@ class ToolboxTest(parameterized.TestCase):
   ):
     usage = {
       'edit_file': 'edit_file(path: string, old: string, new: string)',
-      'read_file': 'read_file(path: string, full: boolean?)',
+      'read_file': 'read_file(path: string, first: integer?, last: integer?,'
+      ' full: boolean?, numbers: boolean?)',
     }
     good = _FIX if name == 'edit_file' else {'path': 'solution.py'}
     self.assertEqual(
@@ -198,7 +199,8 @@ class ToolboxTest(parameterized.TestCase):
       [
         (
           Status.INVALID,
-          "no argument 'pattern'; expected grep(pattern: string)",
+          "no argument 'pattern'; expected grep(pattern: string,"
+          ' path: string?, glob: string?, max: integer?)',
         )
       ],
     )
@@ -303,7 +305,9 @@ class ToolboxTest(parameterized.TestCase):
   def test_removed_work_is_missing_in_the_end(self):
     toolbox = self.toolbox()
     self.box.exec(['rm', 'solution.py'], seconds=5)
-    self.assertEqual(toolbox.final_files(), {})
+    work = toolbox.final_work()
+    self.assertEqual(work.files, {})
+    self.assertEqual(work.removed, {'solution.py'})
 
   def test_grep_finds_lines(self):
     self.assertEqual(
@@ -331,31 +335,7 @@ class ToolboxTest(parameterized.TestCase):
     self.assertEqual(result.dropped_bytes, len(_FAILED) - 20)
 
 
-class SchemaTest(parameterized.TestCase):
-  @parameterized.parameters('7', True, 7.0)
-  def test_only_an_integer_binds_to_an_integer(self, value):
-    spec = dataclasses.replace(
-      registry.TOOLS['undo'], parameters={'steps': registry.Parameter(int)}
-    )
-    self.assertEqual(registry.bind(spec, {'steps': 7}), (7,))
-    with self.assertRaisesRegex(ValueError, "'steps' is no integer"):
-      registry.bind(spec, {'steps': value})
-
-  def test_schema_names_types_and_what_is_required(self):
-    schema = registry.json_schema(registry.TOOLS['read_file'])
-    self.assertEqual(
-      schema['parameters'],
-      {
-        'type': 'object',
-        'properties': {
-          'path': {'type': 'string'},
-          'full': {'type': 'boolean'},
-        },
-        'required': ['path'],
-        'additionalProperties': False,
-      },
-    )
-
+class ConfigTest(parameterized.TestCase):
   def test_unknown_tool_in_the_config_is_refused(self):
     with self.assertRaisesRegex(ValueError, "unknown tool 'reed'"):
       registry.Toolbox(_TASK, None, registry.ToolsConfig(allowed=('reed',)))
