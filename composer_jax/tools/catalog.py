@@ -113,6 +113,22 @@ _LOOKUP = (
     },
     mutates=False,
   ),
+  ToolSpec(
+    name='semantic_search',
+    description=(
+      'Finds the classes, functions and sections that a question is about,'
+      ' best first, as `path:first-last  name`. For what you cannot spell; use'
+      ' grep for what you can.'
+    ),
+    run=lookup.semantic_search,
+    parameters={
+      'query': Parameter(
+        str, 'The question, in plain words.', least=1, most=500
+      ),
+      'limit': Parameter(int, 'Most parts to show.', 8, least=1, most=50),
+    },
+    mutates=False,
+  ),
 )
 
 _RUNNING = (

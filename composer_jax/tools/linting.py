@@ -12,12 +12,14 @@ from composer_jax.tools import isolation
 from composer_jax.tools import workspace as workspace_lib
 
 _SECONDS = 10.0
+_RULES = 'E4,E7,E9,F'  # What is most likely a fault, and nothing of style.
+_UNREADABLE = 'E902'
 _SHOWN = 50  # Findings.
 # The folder and then the findings go where no limit of the output cuts them.
 _SCRIPT = 'pwd >&$BOX_REPORT; exec env RAYON_NUM_THREADS=1 "$@" >&$BOX_REPORT'
 _COMMAND = (
   *('sh', '-c', _SCRIPT, 'sh', isolation.RUFF, 'check', '--no-cache'),
-  *('--isolated', '--output-format=json', '--'),
+  *('--isolated', '--output-format=json', f'--select={_RULES}', '--'),
 )
 
 Answer = workspace_lib.Answer
@@ -25,7 +27,7 @@ Status = trajectory.Status
 
 
 def lint(workspace: workspace_lib.Workspace, paths: Sequence[str]) -> Answer:
-  """What ruff finds with its own default rules, as `path:line code message`."""
+  """How many faults ruff finds, and each as `path:line code message`."""
   paths = [f'./{workspace_lib.relative(path)}' for path in paths or ['.']]
   result = workspace.box.exec(
     [*_COMMAND, *paths], seconds=_SECONDS, report=True
@@ -54,4 +56,8 @@ def lint(workspace: workspace_lib.Workspace, paths: Sequence[str]) -> Answer:
     lines.append(f'{path}:{row} {code} {finding["message"]}')
   if len(findings) > _SHOWN:
     lines.append(f'[{len(findings) - _SHOWN} more]')
-  return Answer(text='\n'.join(lines), exit_code=result.exit_code)
+  return Answer(
+    text='\n'.join(lines),
+    status=Status.ERROR if _UNREADABLE in codes else Status.OK,
+    exit_code=result.exit_code,
+  )

@@ -1,10 +1,13 @@
-"""Tools that find things: list_dir, grep."""
+"""Tools that find things: list_dir, grep, semantic_search."""
 
 from __future__ import annotations
+
+import functools
 
 from composer_jax import trajectory
 from composer_jax.tools import isolation
 from composer_jax.tools import sandbox
+from composer_jax.tools import semantic
 from composer_jax.tools import workspace as workspace_lib
 
 _SECONDS = 5.0
@@ -54,6 +57,28 @@ def grep(
   if result.exit_code == 1:
     return Answer(text='no match', exit_code=1)
   return _found(result, limit)
+
+
+def semantic_search(workspace: Workspace, query: str, limit: int) -> Answer:
+  """The parts of the repository that a question in plain words is about."""
+  config = semantic.SearchConfig(
+    embedding=workspace.config.embedding,
+    cache_directory=workspace.config.vectors,
+  )
+  files, edits = workspace.texts()
+  return Answer(
+    text=semantic.search_text(library(config), files, query, limit, edits)
+  )
+
+
+@functools.cache
+def library(config: semantic.SearchConfig) -> semantic.Library:
+  """The one of this process: what it has read serves every episode.
+
+  Raises:
+    ValueError: the embedding that is asked for is not installed.
+  """
+  return semantic.Library(config, semantic.make_encoder(config))
 
 
 def _found(result: sandbox.RunResult, limit: int | None = None) -> Answer:

@@ -11,21 +11,16 @@ def run_terminal(
 ) -> workspace_lib.Answer:
   """Runs a command in the shell; what it said and how it ended."""
   limit = min(seconds, workspace.config.terminal_seconds)
-  shell, again = workspace.shell()
-  result = shell.exec(command, seconds=limit)
+  result = workspace.shell().exec(command, seconds=limit)
   said = [result.output.removesuffix('\n')] * bool(result.output)
   status = trajectory.Status.ERROR
-  if again:
-    said.insert(0, '[the last shell ended; this is a new one]')
   if result.timed_out:
     said.append(f'timed out after {limit:g} s')
     status = trajectory.Status.TIMEOUT
-  elif result.exit_code is None:
-    said.append('[the command ended the shell]')
-  elif result.exit_code:
-    said.append(f'[exit status {result.exit_code}]')
-  else:
+  elif result.exit_code == 0:
     status = trajectory.Status.OK
+  elif result.exit_code is not None:
+    said.append(f'[exit status {result.exit_code}]')
   return workspace_lib.Answer(
     text='\n'.join(said),
     status=status,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -36,6 +37,8 @@ class ToolsConfig:
   tool_chars: tuple[str, ...] = ()  # 'read_file=8000': instead of text_chars.
   terminal_seconds: float = 60.0  # Most that a command in the terminal gets.
   cache_tests: bool = True  # Equal code and tests are run once.
+  embedding: str = 'auto'  # Of semantic_search: 'none', 'minilm', or 'auto'.
+  vectors: str = ''  # Folder for its vectors; empty: they are not kept.
   work_bytes: int = 2 << 20  # Handed in; beyond it files are left out.
 
   def __post_init__(self):
@@ -181,17 +184,27 @@ class Workspace:
     self.box.exec(['rm', '-f', f'./{path}'], seconds=_REMOVE_SECONDS)
     self._written.pop(path, None)
 
-  def shell(self) -> tuple[sandbox.Shell, bool]:
-    """The terminal, and whether it is new though there was one before."""
-    again = self._shell is not None
-    if again and self._shell.alive:
-      return self._shell, False
-    self._shell = self.box.shell()
-    return self._shell, again
+  def shell(self) -> sandbox.Shell:
+    """The terminal, which starts anew and says so where it has ended."""
+    if self._shell is None:
+      self._shell = self.box.shell()
+    return self._shell
 
-  def texts(self) -> dict[str, str]:
-    """All files that are text, by path."""
-    return _texts(_contents(self.box.snapshot()))
+  def texts(self) -> tuple[dict[str, str], dict[str, str | None]]:
+    """The files that were text at the start, and what has changed since.
+
+    Of a file that is gone, or is no text any more, the change is None.
+    """
+    now = self.box.snapshot()
+    if now == self._start:
+      return self._start_texts, {}
+    before, after = self._start_texts, _texts(_contents(now))
+    changes = {p: t for p, t in after.items() if before.get(p) != t}
+    return before, changes | dict.fromkeys(before.keys() - after.keys())
+
+  @functools.cached_property
+  def _start_texts(self) -> dict[str, str]:
+    return _texts(_contents(self._start))
 
   def final_work(self) -> Work:
     """What was done to the files; ends the terminal first.

@@ -64,9 +64,7 @@ TASK = trajectory.Task(
 
 
 def call(name: str, call_id: str = '', /, **arguments) -> trajectory.ToolCall:
-  return trajectory.ToolCall(
-    id=call_id or name, name=name, arguments=arguments
-  )
+  return trajectory.ToolCall(id=call_id or name, name=name, arguments=arguments)
 
 
 class ToolTest(parameterized.TestCase):

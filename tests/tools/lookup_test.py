@@ -1,5 +1,7 @@
 """Finding files and lines, in a real box."""
 
+import dataclasses
+
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -87,8 +89,10 @@ class GrepTest(harness.ToolTest):
   def test_lines_beyond_the_limit_are_counted(self):
     self.assertEqual(
       self.grep(pattern='total', glob='*.py', max=1),
-      (Status.OK, 'pkg/__init__.py:1:from pkg.sums import total\n'
-       '[5 more lines]'),
+      (
+        Status.OK,
+        'pkg/__init__.py:1:from pkg.sums import total\n[5 more lines]',
+      ),
     )
 
   def test_a_text_that_looks_like_a_path_stays_as_it_is(self):
@@ -111,6 +115,41 @@ class GrepTest(harness.ToolTest):
     status, said = self.grep(**arguments)
     self.assertIs(status, Status.ERROR)
     self.assertIn(text, said)
+
+
+class SemanticSearchTest(harness.ToolTest):
+  config = dataclasses.replace(harness.ALL, embedding='none')
+
+  def search(self, *calls):
+    return self.answer(*calls, toolbox=self.toolbox(config=self.config))
+
+  def test_the_part_that_a_question_is_about_comes_first(self):
+    [(status, text)] = self.search(
+      call('semantic_search', query='what adds all the numbers up?')
+    )
+    self.assertIs(status, Status.OK)
+    self.assertStartsWith(text, 'pkg/sums.py:1-9  total\n')
+
+  def test_no_more_parts_are_shown_than_asked_for(self):
+    [(_, text)] = self.search(call('semantic_search', query='total', limit=1))
+    self.assertLen([x for x in text.split('\n') if x[0] != ' '], 1)
+
+  def test_edits_are_found_and_what_they_replaced_is_not(self):
+    new = 'def blend_colours(a, b):\n  return a + b\n'
+    _, _, (_, found), (_, gone) = self.search(
+      call('write_file', '1', path='pkg/paint.py', text=new),
+      call('write_file', '2', path='pkg/sums.py', text=''),
+      call('semantic_search', '3', query='blend colours', limit=1),
+      call('semantic_search', '4', query='adds up total', limit=50),
+    )
+    self.assertStartsWith(found, 'pkg/paint.py:1-2  blend_colours')
+    self.assertNotIn('pkg/sums.py', gone)
+
+  def test_nothing_found_is_said(self):
+    self.assertEqual(
+      self.search(call('semantic_search', query='zebra')),
+      [(Status.OK, 'no match')],
+    )
 
 
 if __name__ == '__main__':

@@ -334,8 +334,85 @@ class ToolboxTest(parameterized.TestCase):
     )
     self.assertEqual(result.dropped_bytes, len(_FAILED) - 20)
 
+  def test_a_tool_may_be_called_as_often_as_its_rate_says(self):
+    config = dataclasses.replace(_ALL, rates=('read_file=2', 'undo=0'))
+    toolbox = self.toolbox(config=config)
+    read = _call('read_file', path='solution.py')
+    wrong = _call('read_file', path=1)
+    statuses = [
+      status
+      for status, _ in self.answer(wrong, read, read, read, toolbox=toolbox)
+    ]
+    self.assertEqual(
+      statuses, [Status.INVALID, Status.OK, Status.OK, Status.DENIED]
+    )
+    self.assertEqual(
+      self.answer(read, _call('undo'), _call('run_tests'), toolbox=toolbox),
+      [
+        (Status.DENIED, 'read_file was called 2 times, the limit'),
+        (Status.DENIED, 'undo was called 0 times, the limit'),
+        (Status.ERROR, _FAILED),
+      ],
+    )
+
+  def test_a_tool_may_say_more_than_others(self):
+    config = dataclasses.replace(
+      _ALL, text_chars=20, tool_chars=('read_file=1000',)
+    )
+    toolbox = self.toolbox(config=config)
+    (_, shown), (_, cut) = self.answer(
+      _call('read_file', path='solution.py', full=True),
+      _call('run_tests'),
+      toolbox=toolbox,
+    )
+    self.assertEqual(shown, _BUGGY.strip('\n'))
+    self.assertIn('characters left out', cut)
+
+  def test_what_was_said_at_the_end_is_kept(self):
+    toolbox = self.toolbox()
+    self.answer(_call('submit', message='All done.'), toolbox=toolbox)
+    self.assertEqual(toolbox.message, 'All done.')
+
+  def test_the_list_of_things_to_do_is_replaced_and_shown(self):
+    toolbox = self.toolbox()
+    items = [
+      {'text': 'read', 'status': 'done'},
+      {'text': 'guess', 'status': 'cancelled'},
+      {'text': 'repair', 'status': 'open'},
+    ]
+    shown = (Status.OK, '[x] read\n[-] guess\n[ ] repair')
+    self.assertEqual(
+      self.answer(
+        _call('todo'),
+        _call('todo', items=items),
+        _call('todo'),
+        _call('todo', items=items[2:]),
+        toolbox=toolbox,
+      ),
+      [
+        (Status.OK, 'the list is empty'),
+        shown,
+        shown,
+        (Status.OK, '[ ] repair'),
+      ],
+    )
+
+  def test_more_calls_than_threads_answer_in_order(self):
+    calls = [
+      dataclasses.replace(_call('grep', pattern=f'no{i}|total'), id=str(i))
+      for i in range(20)
+    ]
+    results = self.toolbox().call_all(calls)
+    self.assertEqual([r.call_id for r in results], [c.id for c in calls])
+
 
 class ConfigTest(parameterized.TestCase):
+  @parameterized.parameters('rates', 'tool_chars')
+  def test_a_limit_on_no_tool_is_refused(self, field):
+    config = registry.ToolsConfig(**{field: ('reed=1',)})
+    with self.assertRaisesRegex(ValueError, "unknown tool 'reed'"):
+      registry.Toolbox(_TASK, None, config)
+
   def test_unknown_tool_in_the_config_is_refused(self):
     with self.assertRaisesRegex(ValueError, "unknown tool 'reed'"):
       registry.Toolbox(_TASK, None, registry.ToolsConfig(allowed=('reed',)))

@@ -100,7 +100,9 @@ class BindTest(parameterized.TestCase):
     ({'items': [7]}, "'items[0]' is no object"),
     ({'items': [{'text': 'a'}]}, "no argument 'items[0].status'"),
     (
-      {'items': [{'text': 'a', 'status': 'open'}, {'text': 'b', 'status': 'x'}]},
+      {
+        'items': [{'text': 'a', 'status': 'open'}, {'text': 'b', 'status': 'x'}]
+      },
       "'items[1].status' is none of open, done, cancelled",
     ),
     (

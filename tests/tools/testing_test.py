@@ -156,9 +156,7 @@ class RunTestsTest(harness.ToolTest):
   def test_trees_that_differ_in_bytes_that_are_no_text_are_not_equal(self):
     cache, said = registry.ResultCache(), []
     command = ('python', isolation.PYTEST_RUNNER, 'tests')
-    test = (
-      "def test_byte(): assert open('a.bin', 'rb').read() == b'\\xff'\n"
-    )
+    test = "def test_byte(): assert open('a.bin', 'rb').read() == b'\\xff'\n"
     for byte in ('377', '376'):
       self.box.reset({'tests/test_a.py': test})
       self.box.exec(['sh', '-c', f"printf '\\{byte}' > a.bin"], seconds=5)
