@@ -29,6 +29,8 @@ _PROGRAMS = {
 class Toolbox:
   """The tools of one episode: resets the box to the task, then takes calls.
 
+  Leaving it as a context ends the terminal.
+
   Raises ValueError for a tool that does not exist or that this machine lacks.
   A failing box raises SandboxError, which is never a result.
   """
@@ -55,6 +57,12 @@ class Toolbox:
     self._workspace = workspace_lib.Workspace(
       task, box, config, cache if config.cache_tests else None, tree
     )
+
+  def __enter__(self) -> Toolbox:
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self._workspace.close()
 
   @property
   def submitted(self) -> bool:

@@ -190,6 +190,11 @@ class Workspace:
       self._shell = self.box.shell()
     return self._shell
 
+  def close(self) -> None:
+    """Ends the terminal, and what runs in it."""
+    if self._shell is not None:
+      self._shell.close()
+
   def texts(self) -> tuple[dict[str, str], dict[str, str | None]]:
     """The files that were text at the start, and what has changed since.
 
@@ -213,9 +218,8 @@ class Workspace:
     files before others. A file that cannot be read any more, or is too large
     for it, counts as removed.
     """
+    self.close()
     self.revive()
-    if self._shell is not None:
-      self._shell.close()
     now = self.box.snapshot()
     if now == self._start:
       return Work(files={})

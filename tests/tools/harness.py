@@ -94,8 +94,9 @@ class ToolTest(parameterized.TestCase):
   ) -> registry.Toolbox:
     """At work on the usual repository, with `files` laid over it."""
     task = dataclasses.replace(TASK, files=files or {}, test_command=command)
-    return registry.Toolbox(
-      task, self.box, config, cache, self.tree if tree is None else tree
+    tree = self.tree if tree is None else tree
+    return self.enter_context(
+      registry.Toolbox(task, self.box, config, cache, tree)
     )
 
   def answer(self, *calls, toolbox=None):
