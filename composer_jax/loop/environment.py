@@ -61,8 +61,10 @@ class Environment:
       trajectory.InfrastructureError: a fault of ours; there is no reward then.
     """
     started = time.monotonic()
-    with self._boxes.box() as box:
-      toolbox = registry.Toolbox(task, box, self._config.tools, self._cache)
+    with (
+      self._boxes.box() as box,
+      registry.Toolbox(task, box, self._config.tools, self._cache) as toolbox,
+    ):
       call_tools = toolbox.call_all
       if blank is not None:
         call_tools = _blanked(call_tools, blank)
@@ -76,7 +78,7 @@ class Environment:
         group=group,
         member=member,
       )
-      files = toolbox.final_files()
+      files = toolbox.final_work().files
       level = box.level.value
     removed = [
       path

