@@ -24,6 +24,15 @@ from composer_jax.tools import sandbox
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RepositoriesConfig:
+  """Tasks from real packages, in place of those of HumanEval."""
+
+  folder: str = ''  # Made by composer_jax.tasks.make; '' = HumanEval.
+  kinds: tuple[str, ...] = ()  # Of bugs; () = every kind.
+  pointed: bool = False  # Prompts say which lines are broken, and no more.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmStartConfig:
   """Supervised training on scripted demonstrations."""
 
@@ -89,6 +98,7 @@ class Config:
 
   name: str
   tasks: validate.Config = validate.Config()
+  repositories: RepositoriesConfig = RepositoriesConfig()
   model: model_config.ModelConfig = model_config.ModelConfig()
   warm: WarmStartConfig = WarmStartConfig()
   sampler: engine.SamplerConfig = engine.SamplerConfig()
