@@ -120,7 +120,7 @@ def open_todos(episode: trajectory.Trajectory) -> int:
   items = []
   for call, result in steps(episode):
     if call.name == _TODO and succeeded(result):
-      items = call.arguments.get('items', items)
+      items = call.arguments.get('items') or items  # Empty: only a look.
   if not isinstance(items, list):
     return 0
   return sum(

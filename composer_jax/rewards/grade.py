@@ -160,8 +160,6 @@ def assemble(
   foreign = _foreign(task, known)
   files = dict(task.files)
   for path, text in final_files.items():
-    if path in task.hidden_files:
-      continue
     if admissible(path, known=known, foreign=foreign):
       files[path] = text
   gone = {path for path in removed if not trajectory.is_test(path)}

@@ -177,7 +177,7 @@ def grader_names(code: str, hidden: Collection[str]) -> set[str]:
   """What in a text of Python meddles with the process that grades it."""
   found = _used(code, _GRADER_NAMES)
   for text in _constants(code):
-    if text.startswith('/proc/') or text in ('__main__.py', '/proc'):
+    if text.startswith(('/proc', '/opt/box')) or text == 'BOX_REPORT':
       found.add(text)
     found.update(name for name in hidden if name in re.split(r'[/\s]', text))
   for node in _nodes(code):

@@ -6,6 +6,9 @@ import ast
 from collections.abc import Collection, Iterable, Mapping
 import dataclasses
 import difflib
+import io
+import pathlib
+import tarfile
 
 from composer_jax import trajectory
 
@@ -53,6 +56,26 @@ class Work:
     if self.gold is not None:
       texts.append(self.gold.get(path, ''))
     return tuple(texts)
+
+
+def found(
+  tree: bytes, files: Mapping[str, str], paths: Collection[str]
+) -> dict[str, str]:
+  """What an episode finds at these paths: `files` over `tree`, a tar.
+
+  A path where there is nothing, or no text, is missing.
+  """
+  texts = {path: files[path] for path in paths if path in files}
+  if tree:
+    with tarfile.open(fileobj=io.BytesIO(tree)) as archive:
+      for member in archive:
+        path = str(pathlib.PurePosixPath(member.name))
+        if member.isreg() and path in paths and path not in files:
+          try:
+            texts[path] = archive.extractfile(member).read().decode()
+          except UnicodeDecodeError:
+            pass
+  return texts
 
 
 def fixed(

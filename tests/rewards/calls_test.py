@@ -3,6 +3,7 @@ from absl.testing import parameterized
 
 from composer_jax import trajectory
 from composer_jax.rewards import calls
+from tests import fakes
 from tests.rewards import episodes
 
 Status = trajectory.Status
@@ -49,6 +50,18 @@ class LastTestsTest(parameterized.TestCase):
   def test_asks_for_tests_of_what_was_handed_in(self, steps, expected):
     for turns in ([[*steps, SUBMIT]], [*([step] for step in steps), [SUBMIT]]):
       self.assertIs(calls.last_tests(episodes.attempt(*turns)), expected)
+
+  def test_an_exit_status_tells_on_a_terminal_that_answers(self):
+    for code, expected in ((0, Status.OK), (1, Status.ERROR)):
+      call = trajectory.ToolCall(
+        id='0', name='run_terminal', arguments={'command': 'pytest'}
+      )
+      result = trajectory.ToolResult(
+        call_id='0', status=Status.OK, text='', exit_code=code
+      )
+      turn = trajectory.Turn(start=0, stop=0, calls=(call,), results=(result,))
+      done = fakes.sequence([0], [1], turns=[turn])
+      self.assertIs(calls.last_tests(done), expected)
 
 
 class ReadingTest(absltest.TestCase):
@@ -101,7 +114,9 @@ class ReadingTest(absltest.TestCase):
     def items(*statuses):
       return ('todo', {'items': [{'status': s} for s in statuses]}, Status.OK)
 
-    done = episodes.attempt([items('open', 'open')], [items('done', 'open')])
+    done = episodes.attempt(
+      [items('open', 'open')], [items('done', 'open')], [items()]
+    )
     self.assertEqual(calls.open_todos(done), 1)
     self.assertEqual(calls.open_todos(episodes.attempt([READ])), 0)
 

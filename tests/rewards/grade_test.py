@@ -171,12 +171,12 @@ class RecordingBox:
     )
 
 
-_TREE = tar({'pkg/a.py': 'a = 1\n', 'tests/test_a.py': 'old\n', 'parse.py': ''})
+_TREE = tar({'pkg/a.py': 'a = 1\n', 'tests/test_a.py': 'old\n', 'types.py': ''})
 _REPOSITORY = dataclasses.replace(
   _TASK,
   files={},
   snapshot='pkg-1',
-  hidden_files={'tests/test_b.py': 'import hypothesis\nimport pkg, parse\n'},
+  hidden_files={'tests/test_b.py': 'import hypothesis\nimport pkg\n'},
   fail_to_pass=('tests/test_b.py::one', 'tests/test_b.py::two'),
   pass_to_pass=('tests/test_a.py::three', 'tests/test_a.py::four'),
 )
@@ -260,7 +260,7 @@ class NamedTestsTest(parameterized.TestCase):
     box = RecordingBox(_GOOD)
     self.grade(box, removed=['pkg/a.py', 'tests/test_a.py', 'never.py'])
     ((_, tree),) = box.resets
-    self.assertEqual(untar(tree), {'tests/test_a.py': 'old\n', 'parse.py': ''})
+    self.assertEqual(untar(tree), {'tests/test_a.py': 'old\n', 'types.py': ''})
 
   @parameterized.parameters(
     'sitecustomize.py',
@@ -290,7 +290,7 @@ class NamedTestsTest(parameterized.TestCase):
   @parameterized.parameters(
     'pkg/random.py',  # Imported as pkg.random.
     'pkg/json/__init__.py',
-    'parse.py',  # The tree has it.
+    'types.py',  # The tree has it.
     'helper.py',
     'src/other/a.py',
     'README.md',

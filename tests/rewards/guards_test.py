@@ -61,6 +61,7 @@ class GuardsTest(parameterized.TestCase):
     ({'solution.py': 'import sys\nm = sys.modules["__main__"]\n'},),
     ({'solution.py': 'open("tests/test_hidden.py").read()\n'},),
     ({'solution.py': 'open("/proc/self/fd/0")\n'},),
+    ({'solution.py': 'import os\nn = os.environ["BOX_REPORT"]\n'},),
     ({'solution.py': 'import gc\ngc.get_objects()\n'},),
     ({'solution.py': 'class A:\n  def __eq__(self, o):\n    return True\n'},),
     ({'solution.py': 'import _pytest.runner\n'},),

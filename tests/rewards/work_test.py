@@ -1,3 +1,6 @@
+import io
+import tarfile
+
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -35,6 +38,25 @@ class SameCodeTest(parameterized.TestCase):
 
 
 class FilesTest(absltest.TestCase):
+  def test_an_episode_finds_its_files_over_the_tree(self):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode='w') as archive:
+      for name, data in (
+        ('./a', b'1'),
+        ('b', b'2'),
+        ('c', b'\xff'),
+        ('d', b'3'),
+      ):
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    tree = buffer.getvalue()
+    self.assertEqual(
+      work.found(tree, {'b': 'new', 'x': ''}, ['a', 'b', 'c', 'e']),
+      {'a': '1', 'b': 'new'},
+    )
+    self.assertEqual(work.found(b'', {'b': 'new'}, ['a', 'b']), {'b': 'new'})
+
   def test_the_known_fix_applies_in_order(self):
     fix = (
       trajectory.Edit('a', 'x', 'y'),
