@@ -78,7 +78,8 @@ class MiniLM:
   def encode(self, texts: Sequence[str]) -> np.ndarray:
     """One row of length 1 per text, float32 [texts, 384]."""
     width = self._weights['embeddings.word_embeddings.weight'].shape[1]
-    tokens = [e.ids for e in self._tokenizer.encode_batch(list(texts))]
+    whole = [text.encode('utf-8', 'replace').decode() for text in texts]
+    tokens = [e.ids for e in self._tokenizer.encode_batch(whole)]
     vectors = np.zeros((len(texts), width), np.float32)
     order = sorted(range(len(texts)), key=lambda i: len(tokens[i]))
     batch = []

@@ -20,7 +20,8 @@ from composer_jax.tools import workspace
 
 _NAME_WEIGHT = 3  # A word of a symbol's name counts as so many in its text.
 _FUSION_RANKS = 60  # Cormack et al. (2009) found it; they call it k.
-_FILES_KEPT, _VECTORS_KEPT = 4096, 65_536  # In memory; 100 MB of vectors.
+_VECTORS_KEPT = 65_536  # In memory, 1.5 KB each.
+_QUESTION_CHARS = 1000  # What is asked beyond does not count.
 _SIGNATURE_CHARS, _DOC_CHARS = 120, 160
 EMBEDDINGS = ('auto', 'none', 'minilm')
 
@@ -33,6 +34,7 @@ class SearchConfig:
   cache_directory: str = ''  # Of vectors; empty: they are kept in memory only.
   file_chars: int = 400_000  # A longer file is data, and is left out.
   file_vectors: int = 1000  # What follows in one file is found by words only.
+  files_kept: int = 2048  # In memory; of more, some are cut at each question.
 
   def __post_init__(self):
     if self.embedding not in EMBEDDINGS:
@@ -77,7 +79,7 @@ class Library:
     self._cache = None
     if encoder is not None and config.cache_directory:
       self._cache = vectors.VectorCache(config.cache_directory, encoder.name)
-    self._documents = workspace.ResultCache(_FILES_KEPT)
+    self._documents = workspace.ResultCache(config.files_kept)
     self._vectors = workspace.ResultCache(_VECTORS_KEPT)
     self._encoding = threading.Lock()  # Two would do the same work twice.
 
@@ -176,6 +178,7 @@ class Index:
 
     By words alone where there are no vectors.
     """
+    question = question[:_QUESTION_CHARS]
     ranked = [self.rank_words(question)]
     if self.has_vectors:
       ranked.append(self.rank_meanings(question))

@@ -32,7 +32,7 @@ class MiniLMTest(absltest.TestCase):
     )
 
   def test_a_text_has_one_vector_whatever_stands_beside_it(self):
-    texts = ['a', 'def f(x): return x ' * 9, 'some words', '', 'é' * 300]
+    texts = ['a', 'def f(x): return x ' * 9, '', 'é' * 300, '\udc80']
     together = self.encoder.encode(texts)
     alone = np.concatenate([self.encoder.encode([text]) for text in texts])
     np.testing.assert_allclose(together, alone, atol=1e-5)

@@ -1,5 +1,6 @@
 """Rankings are fused as the formula says; nothing is embedded twice."""
 
+from concurrent import futures
 import os
 import pathlib
 import signal
@@ -130,6 +131,17 @@ class SearchTest(absltest.TestCase):
     self.assertLen(index.chunks, 5)
     self.assertEqual(index.rank_words('f4')[0], 4)
     self.assertCountEqual(index.rank_meanings('f4'), [0, 1])
+
+  def test_threads_share_the_work(self):
+    library = self._library()
+    with futures.ThreadPoolExecutor(8) as pool:
+      found = list(pool.map(lambda _: library.index(_FILES).chunks, range(32)))
+    self.assertEqual(found, found[:1] * 32)
+    self.assertLen(self.encoder.asked, 5)
+
+  def test_endless_questions_are_cut(self):
+    index = semantic.Library(semantic.SearchConfig(), None).index(_FILES)
+    self.assertLen(index.search('save' + ' ' * 2000 + 'strip_ansi', 9), 1)
 
   def test_the_limit_may_be_nothing(self):
     index = self._library().index(_FILES)
