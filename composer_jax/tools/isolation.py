@@ -21,6 +21,7 @@ from composer_jax import trajectory
 
 ASSERT_RUNNER = '/opt/box/assert_runner.py'
 PYTEST_RUNNER = '/opt/box/pytest_runner.py'
+SHELL_CALL = '/opt/box/shell_call.sh'
 RIPGREP = '/opt/box/rg'
 LIBRARIES = '/opt/libraries'
 
@@ -30,6 +31,8 @@ _DOOR = (  # Copied into a box.
   'worker_commands.py',
   'worker_files.py',
   'worker_processes.py',
+  'worker_shell.py',
+  'shell_call.sh',
   'seccomp.py',
   'assert_runner.py',
   'pytest_runner.py',
@@ -61,6 +64,7 @@ class SandboxConfig:
   file_bytes: int = 8 << 20  # Largest file that a command can write.
   disk_bytes: int = 32 << 20  # Of /repo and of /tmp, each.
   output_bytes: int = 16 << 10  # Kept of one command's output.
+  shell_cpu_seconds: int = 600  # Of one process of a shell session.
   read_bytes: int = 1 << 20  # Largest file that is read back.
   read_files: int = 200  # Most files that are read back at once.
   wait_seconds: float = 120.0  # For a free box of the pool.
@@ -256,6 +260,7 @@ def _start_weak(
     'programs': {
       ASSERT_RUNNER: str(_HERE / 'assert_runner.py'),
       PYTEST_RUNNER: str(_HERE / 'pytest_runner.py'),
+      SHELL_CALL: str(_HERE / 'shell_call.sh'),
       RIPGREP: find_ripgrep() or RIPGREP,
     },
     'libraries': [config.libraries] if config.libraries else [],

@@ -16,298 +16,26 @@ standard library does not shadow it when the worker has imported that already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent import futures
 import contextlib
-import dataclasses
-import errno
-import json
 import os
-import pathlib
-import shutil
-import signal
-import socket
 import subprocess
-import tempfile
 import threading
-import time
 
+from composer_jax.tools import box as box_lib
 from composer_jax.tools import isolation
 
 ASSERT_RUNNER = isolation.ASSERT_RUNNER
+Box = box_lib.Box
 Level = isolation.Level
+RunResult = box_lib.RunResult
 SandboxConfig = isolation.SandboxConfig
 SandboxError = isolation.SandboxError
+Shell = box_lib.Shell
+reap_stale = box_lib.reap_stale
 
 _ACCEPT_WEAK = '--set sandbox.allow_weak=true'
-_WEAK_PREFIX = 'composer_jax-box-'
-_REPLY_BYTES = 32 << 20
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunResult:
-  """How a command ended."""
-
-  exit_code: int | None  # Negative: a signal. None: no exit of its own.
-  output: str  # Standard output and error, head and tail if too long.
-  seconds: float  # Wall clock.
-  cpu_seconds: float  # Of all its processes together.
-  timed_out: bool
-  dropped_bytes: int
-  report: str = ''  # What it wrote there, if it was asked for a report.
-
-
-class Box:
-  """One isolated place with files, in which commands run.
-
-  Any thread may use it, several at once. Operations on files raise OSError
-  where the file is at fault (missing, a link, too large) and SandboxError where
-  the box is. A box that died is `not alive`; `reset` starts it anew.
-
-  Whoever starts a box must outlive it as a *thread*: the kernel ends a box with
-  the thread that made it. A `BoxPool` sees to that.
-  """
-
-  def __init__(
-    self,
-    level: Level,
-    config: SandboxConfig,
-    popen: isolation.Popen = isolation.popen,
-  ):
-    self.level = level
-    self._config = config
-    self._popen = popen
-    self._folder = ''  # Of a weak box.
-    self._closed = False
-    self._stopping = threading.Lock()
-    self._process: subprocess.Popen[bytes] | None = None
-    self._start()
-
-  def __enter__(self) -> Box:
-    return self
-
-  def __exit__(self, *unused) -> None:
-    self.close()
-
-  @property
-  def alive(self) -> bool:
-    process = self._process
-    return process is not None and process.poll() is None
-
-  def ping(self) -> None:
-    """Raises SandboxError unless the box answers."""
-    self._ask({'operation': 'ping'})
-
-  def reset(self, files: Mapping[str, str], tree: bytes = b'') -> None:
-    """Ends all that runs and empties the box; lays down `tree`, then `files`.
-
-    Args:
-      files: texts by path.
-      tree: a tar archive, as `snapshot` makes it; its regular files only.
-    """
-    request = {'operation': 'reset', 'files': dict(files)}
-    with _memory_file(tree) as file:
-      fds = [file] if tree else []
-      if self.alive:
-        try:
-          self._ask_file(request, fds)
-          return
-        except (OSError, SandboxError):
-          pass  # The last user left what cannot be cleaned: a new one, then.
-      self._stop()
-      self._start()
-      try:
-        self._ask_file(request, fds)
-      except OSError as error:
-        raise SandboxError(f'cannot fill a new box: {error}') from error
-
-  def snapshot(self) -> bytes:
-    """The regular files below /repo as a tar archive; equal trees, equal bytes.
-
-    Modes are kept, times and owners are not.
-    """
-    with _memory_file(b'') as file:
-      self._ask_file({'operation': 'snapshot'}, [file])
-      return os.pread(file, os.fstat(file).st_size, 0)
-
-  def write(self, path: str, text: str) -> None:
-    """Writes a file below /repo, making its folders."""
-    self._ask_file({'operation': 'write', 'path': path, 'text': text})
-
-  def read(self, path: str) -> str:
-    """The text of a regular file below /repo."""
-    return self._ask_file({'operation': 'read', 'path': path})['text']
-
-  def files(self) -> dict[str, str]:
-    """Regular files below /repo; those beyond the config's bounds left out."""
-    return self._ask_file({'operation': 'files'})['files']
-
-  def exec(
-    self,
-    command: Sequence[str],
-    *,
-    seconds: float,
-    stdin: str = '',
-    report: bool = False,
-  ) -> RunResult:
-    """Runs `command` in /repo; nothing that it started outlives it.
-
-    `python SCRIPT ...` runs in a fork of the warm interpreter, without
-    site-packages. Code that brings the box down is told by `exit_code` None.
-    With `report`, the command may write to the file descriptor that the
-    variable BOX_REPORT names, apart from its output.
-    """
-    if not self.alive:
-      raise SandboxError('the box is dead: reset it first')
-    request = {
-      'operation': 'run',
-      'command': list(command),
-      'seconds': seconds,
-      'stdin': stdin,
-      'report': report,
-    }
-    started = time.monotonic()
-    try:
-      reply = self._ask(request, seconds)
-    except SandboxError:
-      if self._closed:
-        raise
-      self._recover()
-      return RunResult(
-        exit_code=None,
-        output='[the command ended its own supervision]',
-        seconds=time.monotonic() - started,
-        cpu_seconds=0.0,
-        timed_out=False,
-        dropped_bytes=0,
-      )
-    if reply.pop('stuck'):
-      self._stop()
-    return RunResult(**reply)
-
-  def close(self) -> None:
-    """Ends the box and all in it; returns once they are gone."""
-    self._closed = True
-    self._stop()
-
-  def _start(self) -> None:
-    if self._closed:
-      raise SandboxError('the box is closed')
-    self._control, theirs = socket.socketpair(
-      socket.AF_UNIX, socket.SOCK_SEQPACKET
-    )
-    self._control.settimeout(self._config.answer_seconds)
-    with theirs:
-      try:
-        if self.level is Level.WEAK:
-          prefix = f'{_WEAK_PREFIX}{os.getpid()}-'
-          self._folder = tempfile.mkdtemp(prefix=prefix)
-        self._process = isolation.start(
-          self.level, self._config, theirs, self._popen, self._folder
-        )
-      except (OSError, SandboxError) as error:
-        self._control.close()
-        raise SandboxError(f'cannot start a box: {error}') from error
-    try:
-      self.ping()
-    except SandboxError as error:
-      reason = self._stop().strip().splitlines()[-1:]
-      raise SandboxError(f'{error}: {"".join(reason)}') from error
-
-  def _stop(self) -> str:
-    """Ends the process; what it had written to standard error."""
-    with self._stopping:
-      process, self._process = self._process, None
-    if process is None:
-      return ''
-    self._control.close()  # The worker's sign to end itself and its like.
-    try:
-      _, errors = process.communicate(timeout=2)
-    except subprocess.TimeoutExpired:
-      with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-      # Standard error ends with the last process that holds it: the worker.
-      try:
-        _, errors = process.communicate(timeout=self._config.answer_seconds)
-      except subprocess.TimeoutExpired as error:
-        raise SandboxError('a box does not end when killed') from error
-    if self._folder:  # In case that the worker could not.
-      _remove(self._folder)
-    return errors.decode('utf-8', 'replace')
-
-  def _recover(self) -> None:
-    """After a command that ended its handler: clean up, or let the box go."""
-    try:
-      clean = self._ask({'operation': 'kill'})['clean']
-    except SandboxError:
-      clean = False
-    if not clean:
-      self._stop()
-
-  def _ask_file(
-    self, request: Mapping[str, object], fds: Sequence[int] = ()
-  ) -> dict:
-    """`_ask`, with the worker's OSError raised here."""
-    reply = self._ask(request, fds=fds)
-    if 'errno' in reply:
-      raise OSError(
-        reply['errno'] or errno.EIO, reply['reason'], request.get('path')
-      )
-    return reply
-
-  def _ask(
-    self,
-    request: Mapping[str, object],
-    seconds: float = 0.0,
-    fds: Sequence[int] = (),
-  ) -> dict:
-    """Sends a request over a connection of its own; the reply.
-
-    Args:
-      request: what the worker reads as JSON.
-      seconds: how long the worker may take by right.
-      fds: open files that go with it, at most one.
-
-    Raises:
-      SandboxError: if no whole reply came within that and `answer_seconds`.
-    """
-    deadline = time.monotonic() + seconds + self._config.answer_seconds
-    ours, theirs = socket.socketpair()
-    try:
-      with ours:
-        with theirs:
-          socket.send_fds(self._control, [b'+'], [theirs.fileno(), *fds])
-        ours.settimeout(self._config.answer_seconds)
-        ours.sendall(json.dumps(request).encode())
-        ours.shutdown(socket.SHUT_WR)
-        return json.loads(_receive(ours, deadline))
-    except (OSError, ValueError) as error:
-      raise SandboxError(f'the box does not answer: {error}') from error
-
-
-@contextlib.contextmanager
-def _memory_file(data: bytes) -> Iterator[int]:
-  """A file that holds `data`; its descriptor."""
-  fd = os.memfd_create('tree')
-  try:
-    with open(fd, 'wb', closefd=False) as file:
-      file.write(data)
-    yield fd
-  finally:
-    os.close(fd)
-
-
-def _receive(connection: socket.socket, deadline: float) -> bytes:
-  """Everything up to the end of the stream; TimeoutError at the deadline."""
-  reply = bytearray()
-  while True:
-    connection.settimeout(max(0.001, deadline - time.monotonic()))
-    chunk = connection.recv(1 << 16)
-    if not chunk:
-      return bytes(reply)
-    reply += chunk
-    if len(reply) > _REPLY_BYTES:
-      raise ValueError(f'a reply of more than {_REPLY_BYTES} bytes')
 
 
 # --- Which level is possible here --------------------------------------------
@@ -348,25 +76,6 @@ def probe(config: SandboxConfig) -> Level:
   if reason:
     raise SandboxError(f'not even a weak sandbox runs here: {reason}')
   return Level.WEAK
-
-
-def _remove(folder: str | pathlib.Path) -> None:
-  """Removes a weak box's folder, and what its code had locked in there."""
-  for parent, names, _ in os.walk(folder):
-    for name in names:
-      path = os.path.join(parent, name)
-      if not os.path.islink(path):
-        os.chmod(path, 0o700)
-  shutil.rmtree(folder, ignore_errors=True)
-
-
-def reap_stale() -> None:
-  """Removes the folders that weak boxes of killed runs left behind."""
-  here = pathlib.Path(tempfile.gettempdir())
-  for folder in here.glob(f'{_WEAK_PREFIX}*-*'):
-    pid = folder.name[len(_WEAK_PREFIX) :].split('-', 1)[0]
-    if pid.isdigit() and not os.path.exists(f'/proc/{pid}'):
-      _remove(folder)
 
 
 # --- Many boxes --------------------------------------------------------------
@@ -420,6 +129,13 @@ class BoxPool:
         self._give_back(box)
     finally:
       self._free.release()
+
+  @contextlib.contextmanager
+  def fork(self, box: Box) -> Iterator[Box]:
+    """Lends another box with the files that `box` has now."""
+    with self.box() as other:
+      box.copy_to(other)
+      yield other
 
   def close(self) -> None:
     """Ends all boxes, also those in use; their users get a SandboxError."""

@@ -12,6 +12,8 @@ control socket ends, and so does the box.
 
   worker ── fork ──▶ handler (one per command: limits, output, clean-up)
                         └─ fork ──▶ the command, and whatever it starts
+
+The handler of a shell session (`worker_shell.py`) stays for many commands.
 """
 
 import gc
@@ -28,6 +30,7 @@ import seccomp
 import worker_commands
 import worker_files
 import worker_processes
+import worker_shell
 
 _PRELOADED = (
   'ast bisect collections collections.abc copy dataclasses enum functools'
@@ -55,6 +58,8 @@ def perform(settings, request, fds):
       worker_files.reset(settings, request['files'], fds)
     elif operation == 'snapshot':
       worker_files.pack(settings, fds[0])
+    elif operation == 'copy':
+      worker_files.copy(settings, fds[0])
     elif operation == 'kill':
       return {'clean': worker_processes.kill_everything()}
   except OSError as error:
@@ -74,7 +79,7 @@ def receive(connection):
 def serve(settings, control):
   """Answers requests until the host is gone, then returns None.
 
-  In the fork for a command it returns too: the connection and the request.
+  In the fork for a command it returns too: connection, request, open files.
   """
   while True:
     _, fds, _, _ = socket.recv_fds(control, 1, 2, socket.MSG_CMSG_CLOEXEC)
@@ -83,11 +88,13 @@ def serve(settings, control):
     connection, *fds = socket.socket(fileno=fds[0]), *fds[1:]
     try:
       request = receive(connection)
-      if request['operation'] != 'run':
+      if request['operation'] not in ('run', 'shell'):
         answer(connection, perform(settings, request, fds))
       elif not os.fork():
         control.close()
-        return connection, request
+        return connection, request, fds
+      elif request['operation'] == 'shell':
+        answer(connection, {})
     except (OSError, ValueError):
       pass  # The asking thread went away; so does its connection.
     connection.close()
@@ -127,7 +134,11 @@ def main():
   gc.disable()
   job = serve(settings, control)
   if job:
-    worker_commands.handle(settings, *job)
+    connection, request, fds = job
+    if request['operation'] == 'shell':
+      connection.close()
+      worker_shell.handle(settings, *fds)
+    worker_commands.handle(settings, connection, request)
   worker_processes.kill_everything()
   if settings['own_folder']:
     shutil.rmtree(settings['own_folder'], ignore_errors=True)

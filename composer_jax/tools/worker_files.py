@@ -10,24 +10,35 @@ import tarfile
 import worker_processes
 
 
-def open_inside(root, path, flags, mode=0o644):
-  """Opens a regular file below `root` without following any link."""
-  *folders, name = path.split('/')
-  if not all(part not in ('', '.', '..') for part in (*folders, name)):
+def open_folder(root, folders, make=False):
+  """Opens a folder below `root` without following any link."""
+  if not all(part not in ('', '.', '..') for part in folders):
     raise OSError(errno.EINVAL, 'not a plain relative path')
+  flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
   here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
   try:
     for folder in folders:
-      if flags & os.O_CREAT:
+      if make:
         try:
-          os.mkdir(folder, dir_fd=here)
+          os.mkdir(folder, 0o755, dir_fd=here)
         except FileExistsError:
           pass
-      inner = os.open(
-        folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here
-      )
+      inner = os.open(folder, flags, dir_fd=here)
       os.close(here)
       here = inner
+  except OSError:
+    os.close(here)
+    raise
+  return here
+
+
+def open_inside(root, path, flags, mode=0o644):
+  """Opens a regular file below `root` without following any link."""
+  *folders, name = path.split('/')
+  if name in ('', '.', '..'):
+    raise OSError(errno.EINVAL, 'not a plain relative path')
+  here = open_folder(root, folders, bool(flags & os.O_CREAT))
+  try:
     fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode, dir_fd=here)
   finally:
     os.close(here)
@@ -57,7 +68,9 @@ def all_files(settings):
   At most `read_files` of them, and `read_bytes` in each.
   """
   found = {}
-  for path in paths(settings):
+  for path, entry in entries(settings['repo']):
+    if not entry.is_file(follow_symlinks=False):
+      continue
     if len(found) == settings['read_files']:
       break
     try:
@@ -77,17 +90,38 @@ def wipe(settings):
 
 
 def unpack(settings, fd):
-  """Writes the regular files of the tar archive `fd`."""
-  flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+  """Lays down the files, folders and links of the tar archive `fd`."""
+  root, folders = settings['repo'], []
   os.lseek(fd, 0, os.SEEK_SET)
   with tarfile.open(fileobj=os.fdopen(fd, 'rb', closefd=False)) as archive:
     for member in archive:
+      parts = member.name.split('/')
       if member.isreg():
-        inner = open_inside(
-          settings['repo'], member.name, flags, member.mode & 0o755
-        )
-        with open(inner, 'wb') as file:
-          shutil.copyfileobj(archive.extractfile(member), file)
+        unpack_file(root, archive, member)
+      elif member.isdir():
+        os.close(open_folder(root, parts, make=True))
+        folders.append(member)
+      elif member.issym():
+        here = open_folder(root, parts[:-1], make=True)
+        try:
+          os.symlink(member.linkname, parts[-1], dir_fd=here)
+        finally:
+          os.close(here)
+  for member in reversed(folders):  # Inner ones first: outer ones may close.
+    here = open_folder(root, member.name.split('/'))
+    os.utime(here, (member.mtime, member.mtime))
+    os.fchmod(here, member.mode & 0o777)
+    os.close(here)
+
+
+def unpack_file(root, archive, member):
+  flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+  mode = member.mode & 0o755
+  with open(open_inside(root, member.name, flags, mode), 'wb') as file:
+    shutil.copyfileobj(archive.extractfile(member), file)
+    if member.mtime:
+      file.flush()
+      os.utime(file.fileno(), (member.mtime, member.mtime))
 
 
 def pack(settings, fd):
@@ -95,37 +129,83 @@ def pack(settings, fd):
 
   Those that cannot be read or are beyond `read_bytes` are left out.
   """
-  with tarfile.open(
+  with new_archive(fd) as archive:
+    for path, entry in entries(settings['repo']):
+      if entry.is_file(follow_symlinks=False):
+        pack_file(settings['repo'], archive, path, settings['read_bytes'])
+
+
+def copy(settings, fd):
+  """Like `pack`, with folders, links, times, and files of any size."""
+  with new_archive(fd) as archive:
+    for path, entry in entries(settings['repo']):
+      if entry.is_file(follow_symlinks=False):
+        pack_file(settings['repo'], archive, path, None)
+        continue
+      member = tarfile.TarInfo(path)
+      try:
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+          member.type = tarfile.SYMTYPE
+          member.linkname = os.readlink(entry.path)
+        elif stat.S_ISDIR(status.st_mode):
+          member.type = tarfile.DIRTYPE
+        else:
+          continue
+      except OSError:
+        continue  # Removed meanwhile.
+      member.mode, member.mtime = status.st_mode & 0o777, int(status.st_mtime)
+      archive.addfile(member)
+
+
+def new_archive(fd):
+  return tarfile.open(
     fileobj=os.fdopen(fd, 'wb', closefd=False),
     mode='w',
     format=tarfile.GNU_FORMAT,
-  ) as archive:
-    for path in paths(settings):
-      try:
-        inner = open_inside(settings['repo'], path, os.O_RDONLY)
-      except OSError:
-        continue
-      with open(inner, 'rb') as file:
-        data = file.read(settings['read_bytes'] + 1)
-      if len(data) > settings['read_bytes']:
-        continue
-      member = tarfile.TarInfo(path)
-      member.size = len(data)
-      member.mode = (
-        os.stat(
-          os.path.join(settings['repo'], path), follow_symlinks=False
-        ).st_mode
-        & 0o755
-      )
-      archive.addfile(member, io.BytesIO(data))
+    errors='surrogateescape',
+  )
 
 
-def paths(settings):
-  """Paths of everything that is no folder, below the repository, in order."""
-  for folder, folders, names in os.walk(settings['repo']):
-    folders.sort()
-    for name in sorted(names):
-      yield os.path.relpath(os.path.join(folder, name), settings['repo'])
+def pack_file(root, archive, path, most):
+  """Adds a file, with its time, or without it where there is a bound."""
+  try:
+    inner = open_inside(root, path, os.O_RDONLY)
+  except OSError:
+    return
+  with open(inner, 'rb') as file:
+    status = os.fstat(inner)
+    if most is not None and status.st_size > most:
+      return
+    data = file.read(status.st_size)
+  member = tarfile.TarInfo(path)
+  member.size = len(data)
+  member.mode = status.st_mode & 0o755
+  member.mtime = int(status.st_mtime) if most is None else 0
+  archive.addfile(member, io.BytesIO(data))
+
+
+def entries(root):
+  """Everything below `root`, in order: (path, directory entry).
+
+  Not recursive: folders may be nested deeper than Python can call. What lies
+  deeper than a path can say, or cannot be read, is left out.
+  """
+  waiting = [('', root)]
+  while waiting:
+    prefix, folder = waiting.pop()
+    try:
+      with os.scandir(folder) as found:
+        inner = sorted(found, key=lambda entry: entry.name)
+    except OSError:
+      continue
+    for entry in inner:
+      yield prefix + entry.name, entry
+    waiting += [
+      (f'{prefix}{entry.name}/', entry.path)
+      for entry in reversed(inner)
+      if entry.is_dir(follow_symlinks=False)
+    ]
 
 
 def reset(settings, files, trees):
