@@ -67,6 +67,7 @@ class SandboxConfig:
   shell_cpu_seconds: int = 600  # Of one process of a shell session.
   read_bytes: int = 1 << 20  # Largest file that is read back.
   read_files: int = 200  # Most files that are read back at once.
+  tree_files: int = 5000  # Most files of a snapshot.
   wait_seconds: float = 120.0  # For a free box of the pool.
   answer_seconds: float = 15.0  # Beyond a command's own limit.
   libraries: str = ''  # Folder of packages that Python finds in a box.

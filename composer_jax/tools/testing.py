@@ -39,11 +39,12 @@ def run_tests(
     options = [word for word in command[2:] if word.startswith('-')]
     command = (*_PYTEST, *options, *map(_node, tests))
   # What a terminal did may show elsewhere than in the files.
-  if cache is None or workspace.used_terminal:
+  tree = None
+  if cache is not None and not workspace.used_terminal:
+    tree = workspace.snapshot()
+  if tree is None:
     return _run(workspace, command)[0]
-  key = workspace_lib.digest(
-    workspace.box.snapshot(), (*command, str(task.test_seconds))
-  )
+  key = workspace_lib.digest(tree, (*command, str(task.test_seconds)))
   answer = cache.get(key)
   if answer is None:
     answer, repeats = _run(workspace, command)

@@ -127,11 +127,16 @@ def unpack_file(root, archive, member):
 def pack(settings, fd):
   """Writes the regular files as a tar archive to `fd`, in the order of names.
 
-  Those that cannot be read or are beyond `read_bytes` are left out.
+  Those that cannot be read or are beyond `read_bytes` are left out. More files
+  than `tree_files` are an error: nobody is to wait for a million of them.
   """
+  most, packed = settings['tree_files'], 0
   with new_archive(fd) as archive:
     for path, entry in entries(settings['repo']):
       if entry.is_file(follow_symlinks=False):
+        packed += 1
+        if packed > most:
+          raise OSError(errno.EFBIG, f'more than {most} files')
         pack_file(settings['repo'], archive, path, settings['read_bytes'])
 
 

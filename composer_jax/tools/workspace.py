@@ -19,6 +19,7 @@ from composer_jax.tools import sandbox
 
 _ROOT = '/repo/'
 _REMOVE_SECONDS = 5.0
+_FILE_BYTES = 512  # What a file counts besides its text, in `work_bytes`.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,15 +203,23 @@ class Workspace:
     if self._shell is not None:
       self._shell.close()
 
+  def snapshot(self) -> bytes | None:
+    """The tree as it is; None if the policy made it too large to be read."""
+    try:
+      return self.box.snapshot()
+    except OSError:
+      return None
+
   def texts(self) -> tuple[dict[str, str], dict[str, str | None]]:
     """The files that were text at the start, and what has changed since.
 
-    Of a file that is gone, or is no text any more, the change is None.
+    Of a file that is gone, or is no text any more, the change is None. In a
+    tree too large to be read, what the tools wrote is what has changed.
     """
-    now = self.box.snapshot()
+    before, now = self._start_texts, self.snapshot()
     if now == self._start:
-      return self._start_texts, {}
-    before, after = self._start_texts, _texts(_contents(now))
+      return before, {}
+    after = before | self._written if now is None else _texts(_contents(now))
     changes = {p: t for p, t in after.items() if before.get(p) != t}
     return before, changes | dict.fromkeys(before.keys() - after.keys())
 
@@ -223,24 +232,31 @@ class Workspace:
 
     What is no text is left out, and so is what comes beyond `work_bytes`, new
     files before others. A file that cannot be read any more, or is too large
-    for it, counts as removed.
+    for it, counts as removed. Of a tree too large to be read there is only
+    what the tools wrote.
     """
     self.close()
     self.revive()
-    now = self.box.snapshot()
+    now = self.snapshot()
     if now == self._start:
       return Work(files={})
-    before, after = _contents(self._start), _contents(now)
-    changed = {
-      path: data for path, data in after.items() if before.get(path) != data
-    }
+    before = _contents(self._start)
+    if now is None:
+      written = {
+        p: t.encode('utf-8', 'replace') for p, t in self._written.items()
+      }
+      after = before | written
+    else:
+      after = _contents(now)
+    changed = {path: d for path, d in after.items() if before.get(path) != d}
     files, room = {}, self.config.work_bytes
     for path, text in sorted(
       _texts(changed).items(), key=lambda item: (item[0] not in before, item)
     ):
-      if len(changed[path]) <= room:
+      size = len(changed[path]) + _FILE_BYTES
+      if size <= room:
         files[path] = text
-        room -= len(changed[path])
+        room -= size
     removed = frozenset(before.keys() - after.keys())
     touched = {path: before[path] for path in {*files, *removed} & {*before}}
     return Work(files=files, removed=removed, before=_texts(touched))

@@ -13,7 +13,9 @@ from composer_jax.tools import libraries
 from composer_jax.tools import registry
 from composer_jax.tools import sandbox
 
-ALL = registry.ToolsConfig(allowed=tuple(registry.TOOLS), text_chars=20000)
+ALL = registry.ToolsConfig(
+  allowed=tuple(registry.TOOLS), text_chars=20000, embedding='none'
+)
 Status = trajectory.Status
 
 _FILES = {

@@ -1,7 +1,5 @@
 """Finding files and lines, in a real box."""
 
-import dataclasses
-
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -118,25 +116,20 @@ class GrepTest(harness.ToolTest):
 
 
 class SemanticSearchTest(harness.ToolTest):
-  config = dataclasses.replace(harness.ALL, embedding='none')
-
-  def search(self, *calls):
-    return self.answer(*calls, toolbox=self.toolbox(config=self.config))
-
   def test_the_part_that_a_question_is_about_comes_first(self):
-    [(status, text)] = self.search(
+    [(status, text)] = self.answer(
       call('semantic_search', query='what adds all the numbers up?')
     )
     self.assertIs(status, Status.OK)
     self.assertStartsWith(text, 'pkg/sums.py:1-9  total\n')
 
   def test_no_more_parts_are_shown_than_asked_for(self):
-    [(_, text)] = self.search(call('semantic_search', query='total', limit=1))
+    [(_, text)] = self.answer(call('semantic_search', query='total', limit=1))
     self.assertLen([x for x in text.split('\n') if x[0] != ' '], 1)
 
   def test_edits_are_found_and_what_they_replaced_is_not(self):
     new = 'def blend_colours(a, b):\n  return a + b\n'
-    _, _, (_, found), (_, gone) = self.search(
+    _, _, (_, found), (_, gone) = self.answer(
       call('write_file', '1', path='pkg/paint.py', text=new),
       call('write_file', '2', path='pkg/sums.py', text=''),
       call('semantic_search', '3', query='blend colours', limit=1),
@@ -147,7 +140,7 @@ class SemanticSearchTest(harness.ToolTest):
 
   def test_nothing_found_is_said(self):
     self.assertEqual(
-      self.search(call('semantic_search', query='zebra')),
+      self.answer(call('semantic_search', query='zebra')),
       [(Status.OK, 'no match')],
     )
 

@@ -5,6 +5,7 @@ import dataclasses
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from composer_jax.tools import registry
 from composer_jax.tools import workspace
 from tests.tools import harness
 
@@ -48,11 +49,32 @@ class FinalWorkTest(harness.ToolTest):
     self.assertEqual(work, workspace.Work(files={}, removed={'README.md'}))
 
   def test_work_beyond_the_limit_is_left_out_new_files_first(self):
-    config = dataclasses.replace(harness.ALL, work_bytes=10)
+    config = dataclasses.replace(harness.ALL, work_bytes=2 * 512 + 10)
     work = self.work(
       'printf 12345 > README.md; printf 1234 > b; printf 123456 > a', config
     )
     self.assertEqual(work.files, {'README.md': '12345', 'b': '1234'})
+
+  def test_of_countless_files_there_is_what_the_tools_wrote(self):
+    toolbox = self.toolbox(cache=registry.ResultCache())
+    self.answer(call('write_file', path='a.txt', text='x\n'), toolbox=toolbox)
+    flood = (
+      "import os\nos.mkdir('z')\nfor i in range(6000):\n"
+      "  os.close(os.open(f'z/{i}', os.O_CREAT))\n"
+    )
+    self.assertEqual(
+      self.box.exec(['python3', '-c', flood], seconds=60).exit_code, 0
+    )
+    self.assertEqual(
+      toolbox.final_work(), workspace.Work(files={'a.txt': 'x\n'})
+    )
+    tests, found = self.answer(
+      call('run_tests'),
+      call('semantic_search', query='x', limit=1),
+      toolbox=toolbox,
+    )
+    self.assertStartsWith(tests[1], '1 passed, 1 failed')
+    self.assertEqual(found, (harness.Status.OK, 'a.txt:1-1  a.txt\n  x'))
 
   def test_a_file_of_the_tree_that_the_task_changes_is_told_against_the_task(
     self,
