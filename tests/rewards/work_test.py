@@ -16,7 +16,7 @@ class DiffTest(parameterized.TestCase):
     ('a\nb\nc\n', 'a\nc\n', set(), 1),
     ('', 'a\nb\n', {1, 2}, 2),
     ('a\nb\n', '', set(), 2),
-    ('x\n' * 300 + 'a\n', 'x\n' * 300 + 'b\n', {301}, 2),
+    ('a\n' + 'x\n' * 300, 'b\n' + 'x\n' * 300, {1}, 2),
   )
   def test_golden(self, old, new, added, size):
     self.assertEqual(work.added_lines(old, new), added)
