@@ -94,7 +94,7 @@ def _excess(count: Callable[[str], int | None], work: work_lib.Work) -> int:
   other = _tested(work.before if work.gold is None else work.gold)
   excess = 0
   for path in {*after, *other}:
-    if after.get(path) != other.get(path) and path.endswith('.py'):
+    if path.endswith('.py') and after.get(path) != other.get(path):
       ours, theirs = count(after.get(path, '')), count(other.get(path, ''))
       if ours is not None and theirs is not None:
         excess += ours - theirs

@@ -165,7 +165,7 @@ def _reads_history(command: shell.Command) -> bool:
     if code:
       return bool(pitfalls.past_names(code))
   if command.program in pitfalls.HARMLESS:
-    return any(map(pitfalls.keeps_past, command.reads))
+    return False
   words = pitfalls.file_words(command.program, command.arguments)
   return any(map(pitfalls.keeps_past, (*words, *command.reads)))
 

@@ -35,7 +35,7 @@ _KEYWORDS = frozenset(
 )
 _GIT_VALUES = frozenset(('-C', '-c', '--git-dir', '--work-tree'))
 _DOCUMENT = '\N{NULL}'  # Stands for a here-document; no command can hold it.
-_DEPTH = 4  # Shells within shells.
+_DEPTH = 16  # Shells within shells.
 
 
 @dataclasses.dataclass(frozen=True)

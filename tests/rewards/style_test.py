@@ -85,6 +85,16 @@ class ConformityTest(parameterized.TestCase):
     for line in ("f('c')\n", 'f("c")\n'):
       self.assertAlmostEqual(conformity(line, around), 0.75)
 
+  def test_two_of_a_kind_are_no_habit(self):
+    self.assertEqual(conformity('f("c")\n', "f('a')\nf('b')\n"), 1.0)
+    self.assertEqual(conformity('f("c")\n', "f('a')\n" * 3), 0.5)
+
+  def test_long_lines_are_welcome_where_they_are_the_habit(self):
+    long_line = 'x = ' + '1 + ' * 30 + '1\n'
+    around = 'x = 1\n' * 9 + long_line
+    self.assertEqual(conformity(long_line, around), 1.0)
+    self.assertEqual(conformity(long_line, 'x = 1\n' * 4), 0.0)
+
   def test_a_new_file_is_compared_with_the_others(self):
     def new(text):
       return style.conformity({'a.py': FILE}, {'b.py': text}, {'b.py': [1]})
