@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 UNKNOWN_ROUTE = -1  # No expert recorded: the learner routes by itself.
-_TEST_CONFIGURATION = frozenset(
+TEST_CONFIGURATION = frozenset(
   ('conftest.py', 'pytest.ini', 'tox.ini', 'setup.cfg', 'pyproject.toml')
 )
 
@@ -170,7 +170,7 @@ def is_test(path: str) -> bool:
   return (
     name.startswith('test_')
     or name.endswith('_test.py')
-    or name in _TEST_CONFIGURATION
+    or name in TEST_CONFIGURATION
     or not {'test', 'tests'}.isdisjoint(folders)
   )
 
@@ -293,6 +293,33 @@ class Trajectory:
     """Where the contexts of the episode lie in its token stream."""
     edges = (*self.starts, len(self))
     return tuple(itertools.starmap(slice, itertools.pairwise(edges)))
+
+  def contexts(self) -> tuple[Trajectory, ...]:
+    """Each part as an episode of its own, which has the turns begun in it.
+
+    All else, rewards and ending included, is that of the whole.
+    """
+    if len(self.starts) == 1:
+      return (self,)
+    return tuple(
+      dataclasses.replace(
+        self,
+        token_T=self.token_T[part],
+        sampled_T=self.sampled_T[part],
+        logprob_T=self.logprob_T[part],
+        version_T=self.version_T[part],
+        route_TLX=self.route_TLX[part],
+        turns=tuple(
+          dataclasses.replace(
+            turn, start=turn.start - part.start, stop=turn.stop - part.start
+          )
+          for turn in self.turns
+          if part.start <= turn.start < part.stop
+        ),
+        starts=(0,),
+      )
+      for part in self.parts
+    )
 
   @property
   def reward(self) -> float:

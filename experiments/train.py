@@ -81,15 +81,17 @@ def episodes_to_show(workdir: str) -> list[report.Episode]:
 
 
 def _segments(episode, tokenizer) -> list[report.Segment]:
+  """Cut where the author or the context changes."""
   edges = np.flatnonzero(np.diff(episode.sampled_T)) + 1
-  bounds = [0, *edges.tolist(), len(episode)]
+  bounds = sorted({*episode.starts, *edges.tolist(), len(episode)})
   segments = []
   for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
     sampled = bool(episode.sampled_T[start])
+    given = 'prompt' if start in episode.starts else 'tool'
     logprob = float(episode.logprob_T[start:stop].mean()) if sampled else None
     segments.append(
       report.Segment(
-        kind='policy' if sampled else 'tool' if start else 'prompt',
+        kind='policy' if sampled else given,
         text=tokenizer.decode(episode.token_T[start:stop]),
         logprob=logprob,
       )

@@ -125,6 +125,7 @@ def sequence(
   turns=(),
   ending=trajectory.Ending.SUBMITTED,
   rewards=None,
+  starts=(0,),
 ):
   """A trajectory of these ids; `sampled` is truthy where the policy chose."""
   sampled = np.asarray(sampled, bool)
@@ -144,6 +145,7 @@ def sequence(
     ending=ending,
     final_files={},
     rewards=rewards or {},
+    starts=starts,
   )
 
 
@@ -173,17 +175,20 @@ def pack(pairs, *, rows=2, length=24, model=MODEL):
 
 
 @functools.cache
-def tokenizer():
+def tokenizer(summaries=False):
   """Merges 'ab', 'return' and 'def', among others."""
   texts = ['abab abab', 'return return', 'def def', '"\\'] * 4
   return tokenizer_lib.train(
-    texts, chat_lib.fragments(SIGNATURES), vocab_size=320
+    texts,
+    chat_lib.fragments(SIGNATURES, summaries=summaries),
+    vocab_size=320 + summaries,
   )
 
 
 @functools.cache
-def chat():
-  return chat_lib.Chat(tokenizer(), SIGNATURES)
+def chat(summaries=False):
+  """The format; with summaries it has one id more, at the end."""
+  return chat_lib.Chat(tokenizer(summaries), SIGNATURES)
 
 
 def encode(*texts):

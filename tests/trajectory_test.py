@@ -2,6 +2,7 @@ import dataclasses
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 
 from composer_jax import trajectory
 from tests import fakes
@@ -57,6 +58,32 @@ class TrajectoryTest(parameterized.TestCase):
   def test_parts_cover_the_stream(self):
     done = dataclasses.replace(fakes.sequence([1] * 6, [1] * 6), starts=(0, 2))
     self.assertEqual(done.parts, (slice(0, 2), slice(2, 6)))
+
+  def test_contexts_are_the_parts_with_the_turns_and_the_reward_of_each(self):
+    done = fakes.sequence(
+      [*range(10, 16)],
+      [0, 1, 0, 0, 1, 1],
+      logprob=-np.arange(1.0, 7),
+      version=np.arange(6),
+      route=np.arange(6, dtype=np.int8).reshape(6, 1, 1),
+      turns=[
+        trajectory.Turn(start=1, stop=2, calls=(), results=()),
+        trajectory.Turn(start=4, stop=6, calls=(), results=()),
+      ],
+      rewards={'solved': 1.0},
+      starts=(0, 3),
+    )
+    first, second = done.contexts()
+    self.assertEqual(first.token_T.tolist(), [10, 11, 12])
+    self.assertEqual(second.token_T.tolist(), [13, 14, 15])
+    self.assertEqual(second.sampled_T.tolist(), [False, True, True])
+    self.assertEqual(second.logprob_T.tolist(), [0, -5, -6])
+    self.assertEqual(second.version_T.tolist(), [-1, 4, 5])
+    self.assertEqual(second.route_TLX[:, 0, 0].tolist(), [3, 4, 5])
+    self.assertEqual([(t.start, t.stop) for t in first.turns], [(1, 2)])
+    self.assertEqual([(t.start, t.stop) for t in second.turns], [(1, 3)])
+    self.assertEqual([c.starts for c in (first, second)], [(0,), (0,)])
+    self.assertEqual([c.reward for c in (first, second)], [1.0, 1.0])
 
   @parameterized.parameters(((),), ((1,),), ((0, 0),), ((0, 6),), ((0, 3, 2),))
   def test_parts_that_cover_nothing_or_not_all_are_refused(self, starts):

@@ -6,9 +6,10 @@ answers with the tokens that it would have sampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import random
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,7 @@ class Script:
     self._call_tools = call_tools
     self._results: Sequence[trajectory.ToolResult] = ()
     self._turn = 0
+    self._notes: list[str] = []
 
   @property
   def passed(self) -> bool:
@@ -61,15 +63,15 @@ class Script:
     return bool(self._results) and self._results[-1].status is _OK
 
   def sample(self, history_T: np.ndarray, max_new: int) -> trajectory.Sample:
-    """The next turn, as a sampler would return it (log-probability 0)."""
-    calls = [
-      trajectory.ToolCall(
-        id=f'{self._turn}.{index}', name=name, arguments=arguments
-      )
-      for index, (name, arguments) in enumerate(next(self._turns))
-    ]
-    self._turn += 1
-    token_T = self._chat.calls(calls)
+    """What it says next, as a sampler would return it (log-probability 0).
+
+    Asked for a summary, it writes down its calls and how they went, the latest
+    first: should the summary be cut, the oldest are lost.
+    """
+    if self._chat.asks_summary(history_T):
+      token_T = self._chat.summary('\n'.join(reversed(self._notes)))
+    else:
+      token_T = self._chat.calls(self._next_calls())
     kept_T = np.asarray(token_T[:max_new], np.int32)
     return trajectory.Sample(
       token_T=kept_T,
@@ -79,16 +81,29 @@ class Script:
       finished=len(token_T) <= max_new,
     )
 
+  def _next_calls(self) -> list[trajectory.ToolCall]:
+    calls = [
+      trajectory.ToolCall(
+        id=f'{self._turn}.{index}', name=name, arguments=arguments
+      )
+      for index, (name, arguments) in enumerate(next(self._turns))
+    ]
+    self._turn += 1
+    return calls
+
   def call_tools(
     self, calls: Sequence[trajectory.ToolCall]
   ) -> list[trajectory.ToolResult]:
     self._results = self._call_tools(calls)
+    for call, result in zip(calls, self._results, strict=True):
+      said = ', '.join(map(repr, call.arguments.values()))
+      self._notes.append(f'{call.name}({said}): {result.status.value}')
     return self._results
 
 
 def demonstrator(
   *,
-  path: str,
+  read: Mapping[str, Any],
   text: str,
   fix: trajectory.Edit,
   candidates: Candidates,
@@ -105,7 +120,7 @@ def demonstrator(
     def chance(probability):
       return rng.random() < probability
 
-    first = [('read_file', {'path': path})]
+    first = [('read_file', read)]
     yield first + [('run_tests', {})] * chance(config.tests_first)
     texts = [text]  # What undo goes back through.
     for _ in range(config.max_edits):
@@ -139,7 +154,11 @@ def demonstrator(
 
 
 def enumerator(
-  *, path: str, text: str, candidates: Candidates, rng: random.Random
+  *,
+  read: Mapping[str, Any],
+  text: str,
+  candidates: Candidates,
+  rng: random.Random,
 ) -> Callable[[Script], Iterator[Calls]]:
   """Tries the candidate edits one by one in random order, never the same twice.
 
@@ -147,7 +166,7 @@ def enumerator(
   """
 
   def turns(script: Script) -> Iterator[Calls]:
-    yield [('read_file', {'path': path}), ('run_tests', {})]
+    yield [('read_file', read), ('run_tests', {})]
     edits = candidates(text)
     for attempt, edit in enumerate(rng.sample(edits, len(edits))):
       undo = [('undo', {})] * bool(attempt)

@@ -55,8 +55,11 @@ def pack(
 ) -> list[Batch]:
   """Micro-batches of one shape, longest sequences first.
 
+  The contexts of an episode are sequences of their own, each with the advantage
+  of the whole; they may come to lie in different rows.
+
   Args:
-    pairs: sequences with the advantage of each.
+    pairs: episodes with the advantage of each.
     rows: B of every micro-batch; the last ones are padded.
     length: T of every row.
     route_shape: (L, X). Sequences without routes get UNKNOWN_ROUTE.
@@ -64,6 +67,11 @@ def pack(
   Raises:
     ValueError: a sequence is longer than a row, or has another model's routes.
   """
+  pairs = [
+    (context, value)
+    for episode, value in pairs
+    for context in episode.contexts()
+  ]
   bins: list[list[int]] = []
   room: list[int] = []
   order = sorted(range(len(pairs)), key=lambda i: (-len(pairs[i][0]), i))

@@ -1,34 +1,19 @@
 """What episodes look like from outside: numbers about how the policy works."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from composer_jax import trajectory
+from composer_jax.rewards import calls as calls_lib
 
 _OK = trajectory.Status.OK
-_NEVER_RAN = (
-  trajectory.Status.INVALID,
-  trajectory.Status.DENIED,
-  trajectory.Status.TRUNCATED,
-)
 
 
 def _steps(episode: trajectory.Trajectory):
   """(call, result) pairs in the order of the episode."""
   for turn in episode.turns:
     yield from zip(turn.calls, turn.results, strict=True)
-
-
-def last_tests(episode: trajectory.Trajectory) -> trajectory.Status | None:
-  """How the tests of the files as they ended went; None if it ran none."""
-  status = None
-  for call, result in _steps(episode):
-    if call.name in ('edit_file', 'undo') and result.status is _OK:
-      status = None
-    elif call.name == 'run_tests' and result.status not in _NEVER_RAN:
-      status = result.status
-  return status
 
 
 def edits(episode: trajectory.Trajectory) -> list[tuple]:
@@ -49,7 +34,9 @@ def calls(episode: trajectory.Trajectory, name: str) -> int:
 
 
 def solved(episode: trajectory.Trajectory) -> bool:
-  return episode.rewards.get('solved', 0.0) > 0
+  """Whether it was paid for a solution: one that a guard took back is none."""
+  rewards = episode.rewards
+  return rewards.get('solved', 0.0) > 0 and not rewards.get('guard', 0.0)
 
 
 def summary(
@@ -67,7 +54,7 @@ def summary(
     return float(np.mean(list(values) or 0.0))
 
   submitted = [e for e in episodes if e.ending is trajectory.Ending.SUBMITTED]
-  tests = list(map(last_tests, submitted))
+  tests = list(map(calls_lib.last_tests, submitted))
   repeated = [len(done) - len(set(done)) for done in map(edits, episodes)]
   rewards = [episode.reward for episode in episodes]
   result = {
@@ -84,11 +71,23 @@ def summary(
     ),
     'failed_calls': mean(count(e, trajectory.Status.ERROR) for e in episodes),
     'turns': mean(len(e.turns) for e in episodes),
+    'contexts': mean(len(e.starts) for e in episodes),
     'tokens_per_episode': mean(len(e) for e in episodes),
     'submitted': len(submitted) / len(episodes),
   }
   for name in tool_names:
     result[f'calls_{name}'] = mean(calls(e, name) for e in episodes)
-  for name in episodes[0].rewards:
-    result[f'reward_{name}'] = mean(e.rewards[name] for e in episodes)
+  result.update(_means('reward_', [e.rewards for e in episodes]))
+  result.update(_means('fact_', [e.facts for e in episodes]))
   return result
+
+
+def _means(
+  prefix: str, rows: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
+  """The mean of each name, over the rows that have it."""
+  names = dict.fromkeys(name for row in rows for name in row)
+  return {
+    prefix + name: float(np.mean([row[name] for row in rows if name in row]))
+    for name in names
+  }

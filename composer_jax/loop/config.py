@@ -17,9 +17,19 @@ from composer_jax.model import config as model_config
 from composer_jax.replay import buffer
 from composer_jax.rewards import shaping
 from composer_jax.sampler import engine
+from composer_jax.tasks import curriculum
 from composer_jax.tasks import validate
 from composer_jax.tools import registry
 from composer_jax.tools import sandbox
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepositoriesConfig:
+  """Tasks from real packages, in place of those of HumanEval."""
+
+  folder: str = ''  # Made by composer_jax.tasks.make; '' = HumanEval.
+  kinds: tuple[str, ...] = ()  # Of bugs; () = every kind.
+  pointed: bool = False  # Prompts say which lines are broken, and no more.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,6 +98,7 @@ class Config:
 
   name: str
   tasks: validate.Config = validate.Config()
+  repositories: RepositoriesConfig = RepositoriesConfig()
   model: model_config.ModelConfig = model_config.ModelConfig()
   warm: WarmStartConfig = WarmStartConfig()
   sampler: engine.SamplerConfig = engine.SamplerConfig()
@@ -95,6 +106,7 @@ class Config:
   tools: registry.ToolsConfig = registry.ToolsConfig()
   sandbox: sandbox.SandboxConfig = sandbox.SandboxConfig()
   rewards: shaping.RewardConfig = shaping.RewardConfig()
+  curriculum: curriculum.CurriculumConfig = curriculum.CurriculumConfig()
   replay: buffer.ReplayConfig = buffer.ReplayConfig()
   learner: step.LearnerConfig = step.LearnerConfig()
   evaluate: EvaluateConfig = EvaluateConfig()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import time
 
 from composer_jax import trajectory
 from composer_jax.actor import episode
 from composer_jax.loop import config as config_lib
+from composer_jax.rewards import calls
+from composer_jax.rewards import facts
 from composer_jax.rewards import grade
 from composer_jax.rewards import shaping
+from composer_jax.rewards import work as work_lib
 from composer_jax.text import chat as chat_lib
+from composer_jax.tools import linting
 from composer_jax.tools import registry
 from composer_jax.tools import sandbox
 
@@ -30,11 +34,14 @@ class Environment:
     boxes: sandbox.BoxPool,
     chat: chat_lib.Chat,
     cache: registry.ResultCache,
+    trees: Mapping[str, bytes] | None = None,
   ):
+    """`trees` are the tar archives of the tasks' snapshots, by name."""
     self._config = config
     self._boxes = boxes
     self._chat = chat
     self._cache = cache if config.tools.cache_tests else None
+    self._trees = {'': b'', **(trees or {})}
 
   def attempt(
     self,
@@ -58,9 +65,12 @@ class Environment:
       trajectory.InfrastructureError: a fault of ours; there is no reward then.
     """
     started = time.monotonic()
+    tree = self._trees[task.snapshot]
     with (
       self._boxes.box() as box,
-      registry.Toolbox(task, box, self._config.tools, self._cache) as toolbox,
+      registry.Toolbox(
+        task, box, self._config.tools, self._cache, tree
+      ) as toolbox,
     ):
       call_tools = toolbox.call_all
       if blank is not None:
@@ -75,24 +85,64 @@ class Environment:
         group=group,
         member=member,
       )
-      files = toolbox.final_work().files
+      work = toolbox.final_work()
       level = box.level.value
     with self._boxes.box() as box:
-      solved = grade.grade(task, files, box, self._cache)
-    return dataclasses.replace(
+      verdict = grade.grade(
+        task, work.files, box, self._cache, tree=tree, removed=work.removed
+      )
+      measured = self._compare(task, work, box, self._last_word(done))
+    done = dataclasses.replace(
       done,
-      final_files=files,
-      rewards=shaping.components(done, solved, self._config.rewards),
+      final_files=work.files,
+      facts=facts.measure(done, task, measured, verdict),
       sandbox_level=level,
       seconds=time.monotonic() - started,
     )
+    (done,) = shaping.rescore([done], self._config.rewards)
+    return done
+
+  def _compare(
+    self,
+    task: trajectory.Task,
+    work: registry.Work,
+    box: sandbox.Box,
+    message: str,
+  ) -> work_lib.Work:
+    """The work beside what it began with and what it might have been."""
+    before = {**task.files, **work.before}
+    compared = work_lib.Work(
+      before=before,
+      after=work_lib.handed_in(before, work.files, work.removed),
+      gold=work_lib.fixed(before, task.provenance.fix),
+      message=message,
+    )
+    if not task.snapshot or not compared.changed_code:
+      return compared
+    return dataclasses.replace(
+      compared,
+      lint_before=_lint(box, compared.before, compared.changed_code),
+      lint_after=_lint(box, compared.after, compared.changed_code),
+    )
+
+  def _last_word(self, done: trajectory.Trajectory) -> str:
+    """What the policy said in its last turn, beside or in its calls."""
+    last = done.turns[-1]
+    said = self._chat.said(done.token_T[last.start : last.stop])
+    return f'{said} {calls.final_message(done)}'.strip()
+
+
+def _lint(
+  box: sandbox.Box, files: Mapping[str, str], paths: Sequence[str]
+) -> Mapping[str, int] | None:
+  return linting.counts(box, {path: files.get(path, '') for path in paths})
 
 
 def _blanked(call_tools: episode.Tools, blank: Blank) -> episode.Tools:
-  def call(calls):
+  def call(turn):
     return [
       dataclasses.replace(result, text='') if blank(call.name) else result
-      for call, result in zip(calls, call_tools(calls), strict=True)
+      for call, result in zip(turn, call_tools(turn), strict=True)
     ]
 
   return call

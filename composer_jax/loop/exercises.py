@@ -18,9 +18,8 @@ import re
 import numpy as np
 
 from composer_jax import trajectory
-from composer_jax.loop import warmstart
+from composer_jax.loop import focus as focus_lib
 from composer_jax.tasks import functions
-from composer_jax.tasks import humaneval
 from composer_jax.tasks import mutate
 from composer_jax.text import chat as chat_lib
 from composer_jax.tools import files
@@ -57,13 +56,10 @@ def make(
     ValueError: hardly any fit into `max_tokens`.
   """
   rng = random.Random(seed)
-  originals = dict.fromkeys(
-    task.provenance.fix[0].apply(task.files[humaneval.SOLUTION_FILE])
-    for task in tasks
-  )
+  paths = sorted({focus_lib.find(task).path for task in tasks})
   # The problems, being fewer, weigh as much as the library.
   library = functions.functions()
-  texts = [*originals] * 3 + library
+  texts = focus_lib.originals(tasks) * 3 + library
   lines = [line for text in texts for line in _lines(text)]
   editable = [line for line in lines if line.edits]
   names = sorted(
@@ -81,7 +77,8 @@ def make(
       for _ in range(rng.randint(*_LINES))
     ]
     drawn = _rename(drawn, names, rng)
-    exercise = _exercise(drawn, chat, rng, max_tokens)
+    path = paths[made % len(paths)]
+    exercise = _exercise(path, drawn, chat, rng, max_tokens)
     if exercise is not None:
       yield exercise
       made, misses = made + 1, 0
@@ -95,7 +92,7 @@ def make(
 
 
 def _lines(text: str) -> list[_Line]:
-  edits = warmstart.candidates(text)
+  edits = focus_lib.candidates(text, focus_lib.Focus(''))
   return [
     _Line(line, tuple(edit for edit in edits if edit.old in line))
     for line in files.fold_docstrings(text).strip('\n').split('\n')
@@ -140,6 +137,7 @@ def _rename(
 
 
 def _exercise(
+  path: str,
   lines: Sequence[_Line],
   chat: chat_lib.Chat,
   rng: random.Random,
@@ -148,9 +146,11 @@ def _exercise(
   """One exercise; None if no edit is unique or has room."""
   text = '\n'.join(line.text for line in lines)
   edits = [
-    edit for line in lines for edit in line.edits if text.count(edit.old) == 1
+    dataclasses.replace(edit, path=path)
+    for line in lines
+    for edit in line.edits
+    if text.count(edit.old) == 1
   ]
-  path = humaneval.SOLUTION_FILE
   read = trajectory.ToolCall(
     id='read', name='read_file', arguments={'path': path}
   )

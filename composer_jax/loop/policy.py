@@ -13,6 +13,7 @@ import numpy as np
 
 from composer_jax import trajectory
 from composer_jax.checkpoint import weights as weights_lib
+from composer_jax.loop import evaluate
 from composer_jax.loop import supervise
 from composer_jax.sampler import engine as engine_lib
 
@@ -66,15 +67,24 @@ class Policy:
 
   @contextlib.contextmanager
   def session(self, *, seed: int, temperature: float):
-    """Holds a slot for one episode; yields a player for Environment.attempt."""
+    """Holds a slot for one episode; yields a player for Environment.attempt.
+
+    Each context of the episode draws random numbers of its own: those of the
+    first come from `seed` itself.
+    """
     session = next(self._sessions)
+    contexts, past_T = 0, np.zeros(0, np.int32)
 
     def sample(history_T: np.ndarray, max_new: int) -> trajectory.Sample:
+      nonlocal contexts, past_T
+      # The random number of a token is one of its seed and its position.
+      contexts += not np.array_equal(history_T[: len(past_T)], past_T)
+      past_T = history_T.copy()
       request = engine_lib.Request(
         session=session,
         history_T=history_T,
         max_new=max_new,
-        seed=seed,
+        seed=evaluate.seed_of(seed, contexts) if contexts else seed,
         temperature=temperature,
       )
       try:

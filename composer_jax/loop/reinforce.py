@@ -22,6 +22,7 @@ from composer_jax.loop import run as run_lib
 from composer_jax.model import serving
 from composer_jax.replay import buffer as buffer_lib
 from composer_jax.replay import record
+from composer_jax.tasks import curriculum
 from composer_jax.tasks import source
 
 _COUNTED = ('episodes', 'tool_calls', 'max_lag_seen', 'weights_published')
@@ -45,32 +46,43 @@ def reinforce(run: run_lib.Run, params) -> dict[str, Any]:
 def begin(run: run_lib.Run, params) -> Loop:
   """A loop that has published where it stands: at the start, or as saved."""
   state = step_lib.fresh(params, run.config.learner)
-  counters = dict.fromkeys(_COUNTED, 0)
+  counters, progress = dict.fromkeys(_COUNTED, 0), None
   restored = train_state.restore(run.paths.checkpoints('rl'), state)
   if restored is not None:
     state, counters = restored.tree, dict(restored.metadata['counters'])
+    if run.config.curriculum.enabled:
+      progress = curriculum.from_json(restored.metadata['curriculum'])
   version = int(state.step)
   publisher = weights_lib.Publisher(run.paths.weights)
   publisher.rewind(version)
   publisher.publish(version, serving.ship(state.params, run.config.model))
   counters['weights_published'] += restored is None
   policy = heldout.serve(run, state.params)
-  return Loop(run, policy, publisher, state, counters)
+  return Loop(run, policy, publisher, state, counters, progress)
 
 
 class Loop:
   """Actors, replay and learner at work; the learner is the calling thread."""
 
-  def __init__(self, run, policy, publisher, state, counters):
+  def __init__(self, run, policy, publisher, state, counters, progress=None):
     self._run = run
     self.policy = policy
     self._publisher = publisher
     self.state = state
     self.counters = counters
     self._saved = int(state.step)
-    self._order = source.order(
-      run.split('train'), run.seed_of(run_lib.Stream.ORDER)
-    )
+    tasks, seed = run.split('train'), run.seed_of(run_lib.Stream.ORDER)
+    self._order = source.order(tasks, seed)
+    self._course, self._progress = None, progress
+    if run.config.curriculum.enabled:
+      self._course = curriculum.Course(
+        tasks=tuple(tasks),
+        config=run.config.curriculum,
+        seed=seed,
+        groups=run.config.replay.groups_per_step,
+        max_lag=run.config.replay.max_lag,
+      )
+      self._progress = progress or curriculum.start(self._course)
     self._buffer = buffer_lib.ReplayBuffer(
       run.config.replay,
       time.monotonic,
@@ -102,8 +114,21 @@ class Loop:
     """Saves the run unless nothing has changed since the last time."""
     step = int(self.state.step)
     if step > self._saved:
-      run_lib.save(self._run, 'rl', self.state, {'counters': self.counters})
+      metadata = {'counters': self.counters}
+      if self._course is not None:
+        metadata['curriculum'] = curriculum.to_json(self._progress)
+      run_lib.save(self._run, 'rl', self.state, metadata)
       self._saved = step
+
+  @property
+  def retired(self) -> dict[str, str]:
+    """Tasks that the curriculum has given up, with the reasons."""
+    return curriculum.retired(self._progress) if self._progress else {}
+
+  def _task(self, group: int) -> trajectory.Task:
+    if self._course is None:
+      return self._order[group]
+    return curriculum.task_of(self._progress, self._course, group)
 
   def _act(self) -> None:
     """An actor: one attempt after the other, as they are admitted."""
@@ -122,7 +147,7 @@ class Loop:
           seed=seed, temperature=run.config.run.temperature
         ) as play:
           done = run.env.attempt(
-            self._order[group], play, group=group, member=member
+            self._task(group), play, group=group, member=member
           )
       except trajectory.InfrastructureError as error:
         logging.warning('Attempt %d.%d lost: %s', group, member, error)
@@ -145,6 +170,7 @@ class Loop:
     waited = time.monotonic() - started
     pairs = batch_lib.group_advantages(groups)
     useful = [pair for pair in pairs if pair[1] != 0]
+    about_tasks, progress = self._recorded(groups)
     self.state, values = step_lib.update(
       self.state,
       batch_lib.pack(
@@ -158,6 +184,8 @@ class Loop:
       denominator=sum(int(t.sampled_T.sum()) for t, _ in pairs),
       temperature=config.run.temperature,
     )
+    # Before anybody may begin what the new version admits.
+    self._progress = progress
     version = int(self.state.step)
     shipped = serving.ship(self.state.params, config.model)
     self._publisher.publish(version, shipped)
@@ -173,7 +201,7 @@ class Loop:
     )
     seconds = time.monotonic() - started
     values |= behaviour.summary(episodes, config.tools.allowed)
-    values |= {
+    values |= about_tasks | {
       'version': version,
       'lag_max': stats.lag,
       'lag_mean': _mean_lag(episodes, version - 1),
@@ -189,6 +217,19 @@ class Loop:
     }
     run.log.write('rl', version, values)
     return values
+
+  def _recorded(self, groups: Sequence[trajectory.Group]):
+    """(numbers about what was drawn, the curriculum after these groups)."""
+    if self._course is None:
+      return {}, None
+    outcomes = [
+      (len(group.trajectories), sum(map(behaviour.solved, group.trajectories)))
+      for group in groups
+    ]
+    return (
+      curriculum.summary(self._progress, self._course),
+      curriculum.record(self._progress, self._course, outcomes),
+    )
 
   def _take(self):
     """The groups of the next step; watches for the run going nowhere."""
@@ -238,6 +279,7 @@ def _write_result(run: run_lib.Run, loop: Loop, after) -> dict[str, Any]:
     ),
     'tests_cached': run.config.tools.cache_tests,
     **loop.counters,
+    **({'retired_tasks': loop.retired} if loop.retired else {}),
     'sandbox_level': run.level,
     'learner_steps': run.config.run.steps,
     'skipped_steps': int(loop.state.skipped),

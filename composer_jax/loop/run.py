@@ -71,11 +71,15 @@ def open_run(
     level = sandbox.probe(config.sandbox)
     print(f'Sandbox level: {level.value}', flush=True)
     boxes = stack.enter_context(
-      sandbox.BoxPool(config.sampler.slots, config.sandbox, level)
+      sandbox.BoxPool(
+        config.sampler.slots, wiring.sandbox_config(config), level
+      )
     )
-    tasks = wiring.load_tasks(config, boxes, crew)
+    tasks, trees = wiring.load_tasks(config, boxes, crew)
     cache = registry.ResultCache()
-    chat = wiring.make_chat(config, tasks, boxes, cache, paths.workdir, crew)
+    chat = wiring.make_chat(
+      config, tasks, trees, boxes, cache, paths.workdir, crew
+    )
     kept = {'warm_start': train_state.latest(paths.checkpoints('warm')) or 0}
     kept['rl'] = train_state.latest(paths.checkpoints('rl')) or 0
     log = metrics.MetricsWriter(paths.workdir, keep=kept)
@@ -89,7 +93,7 @@ def open_run(
       log=log,
       tasks=tasks,
       chat=chat,
-      env=environment.Environment(config, boxes, chat, cache),
+      env=environment.Environment(config, boxes, chat, cache, trees),
       level=level.value,
       started=time.monotonic() - spent,
     )

@@ -115,7 +115,7 @@ def _exercises(run: run_lib.Run) -> list[trajectory.Trajectory]:
 
 
 def _demonstrations(run: run_lib.Run) -> list[trajectory.Trajectory]:
-  """Recorded episodes of the demonstrator; those that end in a submission."""
+  """Recorded contexts of the demonstrator's episodes, if it submitted."""
   tasks = run.split('train')
   order = source.order(tasks, run.seed_of(run_lib.Stream.DEMONSTRATE))
   chosen = [order[i] for i in range(run.config.warm.demonstrations)]
@@ -141,4 +141,9 @@ def _demonstrations(run: run_lib.Run) -> list[trajectory.Trajectory]:
     0,
     behaviour.summary(episodes, run.config.tools.allowed),
   )
-  return [e for e in episodes if e.ending is trajectory.Ending.SUBMITTED]
+  return [
+    context
+    for episode in episodes
+    if episode.ending is trajectory.Ending.SUBMITTED
+    for context in episode.contexts()
+  ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-import functools
 import random
-import threading
 
 import grain
 import numpy as np
@@ -14,21 +12,8 @@ from composer_jax import trajectory
 from composer_jax.actor import scripted
 from composer_jax.learner import batch as batch_lib
 from composer_jax.loop import environment
-from composer_jax.tasks import humaneval
-from composer_jax.tasks import mutate
+from composer_jax.loop import focus as focus_lib
 from composer_jax.text import chat as chat_lib
-
-# CPython 3.11 counts the parser's recursion depth in one place for all threads,
-# and fails with SystemError when two of them parse at once.
-_PARSER = threading.Lock()
-
-
-@functools.lru_cache(maxsize=4096)
-def candidates(text: str) -> tuple[trajectory.Edit, ...]:
-  """The single edits of a solution that a scripted agent considers."""
-  with _PARSER:
-    found = mutate.mutations(text, humaneval.SOLUTION_FILE)
-  return tuple(mutation.edit for mutation in found)
 
 
 def corpus(observations: Iterable[str]) -> Iterator[str]:
@@ -54,12 +39,12 @@ def demonstrate(
   seed: int,
 ) -> trajectory.Trajectory:
   """One recorded episode of the scripted demonstrator."""
-  path = humaneval.SOLUTION_FILE
+  focus = focus_lib.find(task)
   turns = scripted.demonstrator(
-    path=path,
-    text=task.files[path],
+    read=focus.arguments,
+    text=task.files[focus.path],
     fix=task.provenance.fix[0],
-    candidates=candidates,
+    candidates=lambda text: focus_lib.candidates(text, focus),
     rng=random.Random(seed),
     config=config,
   )
@@ -74,11 +59,11 @@ def enumerate_edits(
   seed: int,
 ) -> trajectory.Trajectory:
   """One episode of the enumerating yardstick."""
-  path = humaneval.SOLUTION_FILE
+  focus = focus_lib.find(task)
   turns = scripted.enumerator(
-    path=path,
-    text=task.files[path],
-    candidates=candidates,
+    read=focus.arguments,
+    text=task.files[focus.path],
+    candidates=lambda text: focus_lib.candidates(text, focus),
     rng=random.Random(seed),
   )
   return env.attempt(task, scripted_player(turns, chat))

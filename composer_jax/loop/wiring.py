@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 import dataclasses
+import math
 import os
 import pathlib
 import time
@@ -13,6 +14,7 @@ import jax
 
 from composer_jax import trajectory
 from composer_jax.loop import config as config_lib
+from composer_jax.loop import focus
 from composer_jax.loop import metrics
 from composer_jax.loop import supervise
 from composer_jax.loop import warmstart
@@ -23,6 +25,9 @@ from composer_jax.text import chat as chat_lib
 from composer_jax.text import tokenizer as tokenizer_lib
 from composer_jax.tools import registry
 from composer_jax.tools import sandbox
+
+_LINES = ('first', 'last')  # A repository's files are read in part.
+_OBSERVED = 1000  # Tasks whose files and tests the tokenizer learns from.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,14 +109,52 @@ def use_compilation_cache() -> None:
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
 
 
+def sandbox_config(config: config_lib.Config) -> sandbox.SandboxConfig:
+  """That of the run's boxes: they see what the packages' tests need."""
+  if not config.repositories.folder:
+    return config.sandbox
+  libraries = os.path.join(config.repositories.folder, source.LIBRARIES)
+  return dataclasses.replace(config.sandbox, libraries=libraries)
+
+
 def load_tasks(
   config: config_lib.Config, boxes: sandbox.BoxPool, crew: supervise.Crew
-) -> tuple[trajectory.Task, ...]:
-  """The validated task set, built at first use and cached.
+) -> tuple[tuple[trajectory.Task, ...], Mapping[str, bytes]]:
+  """The tasks, and the trees that they start from, by name.
+
+  Those of HumanEval are built at first use and cached.
 
   Raises:
+    ValueError: the folder of repositories holds no task of these kinds.
     supervise.Stopped: the run is asked to stop.
   """
+  if config.repositories.folder:
+    return _repositories(config.repositories)
+  return _humaneval(config, boxes, crew), {}
+
+
+def _repositories(
+  config: config_lib.RepositoriesConfig,
+) -> tuple[tuple[trajectory.Task, ...], Mapping[str, bytes]]:
+  tasks, trees = source.read_set(config.folder)
+  known = sorted({task.provenance.kind for task in tasks})
+  chosen = [
+    focus.point(task) if config.pointed else task
+    for task in tasks
+    if not config.kinds or task.provenance.kind in config.kinds
+  ]
+  for split in ('train', 'heldout'):
+    if not any(task.split == split for task in chosen):
+      raise ValueError(
+        f'{config.folder} has no {split} task of repositories.kinds='
+        f'{",".join(config.kinds)}; there are {", ".join(known)}'
+      )
+  return tuple(chosen), trees
+
+
+def _humaneval(
+  config: config_lib.Config, boxes: sandbox.BoxPool, crew: supervise.Crew
+) -> tuple[trajectory.Task, ...]:
   command = ('python', sandbox.ASSERT_RUNNER, humaneval.TEST_FILE)
 
   def run(files, command, stdin, seconds):
@@ -147,6 +190,7 @@ def load_tasks(
 def make_chat(
   config: config_lib.Config,
   tasks: Sequence[trajectory.Task],
+  trees: Mapping[str, bytes],
   boxes: sandbox.BoxPool,
   cache: registry.ResultCache,
   workdir: str,
@@ -156,24 +200,29 @@ def make_chat(
 
   It is learned from what the tools say about the training tasks.
   """
+  repositories = bool(config.repositories.folder)
   signatures = {
     name: [
       (argument, parameter.type)
       for argument, parameter in registry.TOOLS[name].parameters.items()
-      if parameter.default is None
+      if parameter.required or (repositories and argument in _LINES)
     ]
     for name in config.tools.allowed
   }
 
   def observe(task: trajectory.Task) -> str:
     crew.check()
-    with boxes.box() as box:
-      toolbox = registry.Toolbox(task, box, config.tools, cache)
+    with (
+      boxes.box() as box,
+      registry.Toolbox(
+        task, box, config.tools, cache, trees.get(task.snapshot, b'')
+      ) as toolbox,
+    ):
       calls = [
         trajectory.ToolCall(
           id='read',
           name='read_file',
-          arguments={'path': humaneval.SOLUTION_FILE},
+          arguments=focus.find(task).arguments,
         ),
         trajectory.ToolCall(id='test', name='run_tests'),
         trajectory.ToolCall(id='submit', name='submit'),
@@ -185,11 +234,12 @@ def make_chat(
     tokenizer = tokenizer_lib.load(workdir)
   except FileNotFoundError:
     training = [task for task in tasks if task.split == 'train']
+    training = training[:: max(1, math.ceil(len(training) / _OBSERVED))]
     with futures.ThreadPoolExecutor(config.sampler.slots) as executor:
       observations = list(executor.map(observe, training))
     tokenizer = tokenizer_lib.train(
       warmstart.corpus(observations),
-      chat_lib.fragments(signatures),
+      chat_lib.fragments(signatures, summaries=bool(config.actor.summary_at)),
       config.model.vocab_size,
     )
     tokenizer.save(workdir)

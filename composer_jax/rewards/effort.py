@@ -13,16 +13,25 @@ class EffortConfig:
   per_token: float = 0.02  # Tokens the policy chose.
   per_call: float = 0.5
   per_turn: float = 1.0
+  per_second: float = 0.0  # Seconds that its calls ran, side by side or not.
   k: float = 0.2  # Scale at which the curve bends, 1 / unit of effort.
   q: float = 1.0  # 0 = linear, 1 = logarithmic.
 
 
 def amount(episode: trajectory.Trajectory, config: EffortConfig) -> float:
-  """Weighted sum of sampled tokens, calls and turns."""
+  """Weighted sum of sampled tokens, calls, turns and seconds of the calls.
+
+  How long the policy waited for its own tokens is no effort of its: that
+  depends on how busy the machine is.
+  """
+  seconds = sum(
+    result.seconds for turn in episode.turns for result in turn.results
+  )
   return (
     config.per_token * float(episode.sampled_T.sum())
     + config.per_call * sum(len(turn.calls) for turn in episode.turns)
     + config.per_turn * len(episode.turns)
+    + config.per_second * seconds
   )
 
 

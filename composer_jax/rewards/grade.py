@@ -1,20 +1,39 @@
 """Whether the work is right: the hidden tests, in a box emptied for them.
 
-Guards against code that ends the process early, hangs, or changes its tests.
-Not covered: code that searches the grading process for the nonce on purpose.
+Guards against code that ends the process early, hangs, changes its tests, or
+puts itself between the tests and what they import. Not covered: code that
+searches the grading process for the nonce on purpose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+import dataclasses
 import hashlib
+import io
 import json
+import pathlib
 import secrets
+import sys
+import tarfile
 from typing import Any, Protocol
 
 from composer_jax import trajectory
 
 _BUSY = 0.5  # A timeout that computed this share of its time is no accident.
+_PASSED = 'passed'
+# What pytest is made of. A module of that name at the root of the work would be
+# imported in its place, as would one of the standard library.
+_RUNNER_MODULES = frozenset(
+  ('pytest', '_pytest', 'py', 'pluggy', 'iniconfig', 'packaging', 'pygments')
+)
+# What Python or pytest execute without being asked to.
+_STARTUP = frozenset(
+  ('sitecustomize.py', 'usercustomize.py', '.pytest.ini', 'pytest.toml')
+)
+_HIDDEN_FOLDERS = frozenset(('', '.', '..', '.git', '__pycache__'))
+_CODE_FOLDERS = frozenset(('src', 'lib'))  # Roots of imports, by convention.
 
 
 class Result(Protocol):
@@ -22,18 +41,25 @@ class Result(Protocol):
 
   exit_code: int | None
   output: str
+  seconds: float
   cpu_seconds: float
   timed_out: bool
+  report: str  # What the test runner wrote to its own channel.
 
 
 class Box(Protocol):
   """A place to run code in."""
 
-  def reset(self, files: Mapping[str, str]) -> None:
-    """Empties the box and writes these files."""
+  def reset(self, files: Mapping[str, str], tree: bytes = b'') -> None:
+    """Empties the box, unpacks the tar `tree`, and writes these files."""
 
   def exec(
-    self, command: Sequence[str], *, seconds: float, stdin: str = ''
+    self,
+    command: Sequence[str],
+    *,
+    seconds: float,
+    stdin: str = '',
+    report: bool = False,
   ) -> Result:
     """Runs a command."""
 
@@ -48,48 +74,230 @@ class Cache(Protocol):
     """Keeps a verdict."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+  """What the hidden tests say of one piece of work.
+
+  `passed` and `failed` share out the tests that the task names; one that was
+  skipped, or that the runner never reported, has failed.
+  """
+
+  solved: bool  # All that the task asks for, and nothing broken.
+  fraction: float  # Of the tests to mend, those that pass.
+  passed: tuple[str, ...] = ()
+  failed: tuple[str, ...] = ()
+  regressions: int = 0  # Tests that passed before the work and fail after it.
+  seconds: float = 0.0  # Wall clock of the grading command.
+
+
 def grade(
   task: trajectory.Task,
   final_files: Mapping[str, str],
   box: Box,
   cache: Cache | None = None,
-) -> bool:
-  """Whether `final_files` pass the task's hidden tests.
+  *,
+  tree: bytes = b'',
+  removed: Collection[str] = (),
+) -> Verdict:
+  """What the task's hidden tests say of `final_files`.
 
   The grading command reads a random nonce from its standard input before it
-  imports any of the work, and prints it last. So an exit status of 0 alone,
-  which the work can cause by itself, proves nothing.
+  imports any of the work. Where the task names tests, their outcomes come from
+  a report that carries the nonce, on a channel of its own; otherwise the
+  command prints the nonce last. So neither an exit status of 0 nor a report
+  that the work writes by itself proves anything.
 
   Args:
     task: what was asked for. Its tests are taken from here, never from the
       work.
-    final_files: the work; files that the task lacks, and tests, are ignored.
+    final_files: the work: files that it changed or added. Those that
+      `admissible` refuses are ignored.
     box: emptied before use, never after.
     cache: verdicts of earlier calls, shared between threads.
+    tree: the task's snapshot, a tar.
+    removed: paths that the work removed; tests among them stay.
   """
-  files = dict(task.files)
-  for path, text in final_files.items():
-    if path in files and not trajectory.is_test(path):
-      files[path] = text
-  files.update(task.hidden_files)
-  key = _digest(files, task.grade_command)
+  files, tree = assemble(task, final_files, tree, removed)
+  key = _digest(task, files, tree)
   if cache is not None:
     known = cache.get(key)
     if known is not None:
       return known
   nonce = secrets.token_hex(8)
-  box.reset(files)
+  box.reset(files, tree)
   result = box.exec(
-    task.grade_command, seconds=task.test_seconds, stdin=nonce + '\n'
+    task.grade_command,
+    seconds=task.test_seconds,
+    stdin=nonce + '\n',
+    report=bool(task.fail_to_pass),
   )
-  last_line = result.output.strip().rpartition('\n')[2]
-  solved = result.exit_code == 0 and last_line == nonce
+  if task.fail_to_pass:
+    verdict = _by_name(task, result, nonce)
+  else:
+    last_line = result.output.strip().rpartition('\n')[2]
+    solved = result.exit_code == 0 and last_line == nonce
+    verdict = Verdict(
+      solved=solved, fraction=float(solved), seconds=result.seconds
+    )
   busy = result.cpu_seconds >= _BUSY * task.test_seconds
   if cache is not None and (result.exit_code is not None or busy):
-    cache.put(key, solved)
-  return solved
+    cache.put(key, verdict)
+  return verdict
 
 
-def _digest(files: Mapping[str, str], command: Sequence[str]) -> str:
-  text = json.dumps(['grade', sorted(files.items()), list(command)])
+def assemble(
+  task: trajectory.Task,
+  final_files: Mapping[str, str],
+  tree: bytes = b'',
+  removed: Collection[str] = (),
+) -> tuple[dict[str, str], bytes]:
+  """(files, tree) to lay down: the task, the work over it, hidden files last.
+
+  A path that the work removed is gone from both.
+  """
+  names = _names(tree)
+  known = names | set(task.files)
+  foreign = _foreign(task, known)
+  files = dict(task.files)
+  for path, text in final_files.items():
+    if admissible(path, known=known, foreign=foreign):
+      files[path] = text
+  gone = {path for path in removed if not trajectory.is_test(path)}
+  files = {path: text for path, text in files.items() if path not in gone}
+  files.update(task.hidden_files)
+  return files, _without(tree, gone) if gone & names else tree
+
+
+def admissible(
+  path: str, *, known: Collection[str] = (), foreign: Collection[str] = ()
+) -> bool:
+  """Whether a file of the work may enter the grading box.
+
+  Tests and what configures them never may. A file that is not `known` must not
+  run unasked (`sitecustomize.py`, `.pth`, an entry point in package metadata)
+  nor be imported in place of something else: at the root, or below `src` or
+  `lib`, it must not have the name of a module of the standard library, of
+  pytest, or of `foreign` ones.
+  """
+  parts = path.split('/')
+  if trajectory.is_test(path) or not _HIDDEN_FOLDERS.isdisjoint(parts):
+    return False
+  if path in known:
+    return True
+  if parts[-1] in _STARTUP or parts[-1].endswith('.pth'):
+    return False
+  if any(part.endswith(('.dist-info', '.egg-info')) for part in parts):
+    return False
+  module = _module(path)
+  return not any(
+    module in names
+    for names in (sys.stdlib_module_names, _RUNNER_MODULES, foreign)
+  )
+
+
+def _module(path: str) -> str:
+  """Name under which `import` finds this file or the package it is in."""
+  parts = path.split('/')
+  root = parts[1] if parts[0] in _CODE_FOLDERS and parts[1:] else parts[0]
+  return root.partition('.')[0]
+
+
+def _foreign(task: trajectory.Task, known: Collection[str]) -> set[str]:
+  """Modules that the hidden tests import from outside the work.
+
+  A new file of that name would be imported in place of, say, hypothesis. The
+  known fix may create what it needs.
+  """
+  ours = {*known, *task.hidden_files}
+  ours.update(edit.path for edit in task.provenance.fix)
+  names = set(map(_module, ours))
+  return {
+    name
+    for path, text in task.hidden_files.items()
+    if path.endswith('.py')
+    for name in _imported(text)
+    if name not in names
+  }
+
+
+def _imported(text: str) -> Iterator[str]:
+  """Top-level names of the modules that a text imports; none if unreadable."""
+  try:
+    nodes = list(ast.walk(ast.parse(text)))
+  except (SyntaxError, ValueError):
+    return
+  for node in nodes:
+    if isinstance(node, ast.Import):
+      yield from (alias.name.partition('.')[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+      yield node.module.partition('.')[0]
+
+
+def _by_name(task: trajectory.Task, result: Result, nonce: str) -> Verdict:
+  """A report that lacks the nonce, or cannot be read, reports no test."""
+  outcomes = {} if result.timed_out else _outcomes(result.report, nonce)
+  good = {name for name, outcome in outcomes.items() if outcome == _PASSED}
+  named = (*task.fail_to_pass, *task.pass_to_pass)
+  mended = sum(name in good for name in task.fail_to_pass)
+  failed = tuple(name for name in named if name not in good)
+  return Verdict(
+    solved=not failed,
+    fraction=mended / len(task.fail_to_pass),
+    passed=tuple(name for name in named if name in good),
+    failed=failed,
+    regressions=sum(name not in good for name in task.pass_to_pass),
+    seconds=result.seconds,
+  )
+
+
+def _outcomes(report: str, nonce: str) -> Mapping[str, Any]:
+  try:
+    content = json.loads(report)
+  except (ValueError, RecursionError):
+    return {}
+  if not isinstance(content, dict) or content.get('nonce') != nonce:
+    return {}
+  tests = content.get('tests')
+  return tests if isinstance(tests, dict) else {}
+
+
+def _names(tree: bytes) -> set[str]:
+  """Paths of the files in a tar."""
+  if not tree:
+    return set()
+  with tarfile.open(fileobj=io.BytesIO(tree)) as archive:
+    return {
+      str(pathlib.PurePosixPath(member.name))
+      for member in archive
+      if not member.isdir()
+    }
+
+
+def _without(tree: bytes, gone: Collection[str]) -> bytes:
+  """The tar without these paths; equal input gives equal bytes."""
+  buffer = io.BytesIO()
+  with (
+    tarfile.open(fileobj=io.BytesIO(tree)) as old,
+    tarfile.open(fileobj=buffer, mode='w') as new,
+  ):
+    for member in old:
+      if str(pathlib.PurePosixPath(member.name)) not in gone:
+        content = old.extractfile(member) if member.isreg() else None
+        new.addfile(member, content)
+  return buffer.getvalue()
+
+
+def _digest(
+  task: trajectory.Task, files: Mapping[str, str], tree: bytes
+) -> str:
+  text = json.dumps(
+    [
+      'grade',
+      sorted(files.items()),
+      list(task.grade_command),
+      task.fail_to_pass,
+      task.pass_to_pass,
+      hashlib.sha256(tree).hexdigest(),
+    ]
+  )
   return hashlib.sha256(text.encode()).hexdigest()

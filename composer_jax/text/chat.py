@@ -23,6 +23,11 @@ _END = '<|im_end|>'
 _RESULTS = '\n<|im_start|>user\n<tool_response>\n'
 _NEXT_RESULT = '\n</tool_response>\n<tool_response>\n'
 _LAST_RESULT = '\n</tool_response><|im_end|>\n<|im_start|>assistant\n'
+_SUMMARISE = (
+  '\n<|im_start|>user\nThe context is almost full. Write down what you have'
+  ' found out, what you have done and what is left to do: you go on from the'
+  ' task, your notes and your last step.<|im_end|>\n<|im_start|>assistant\n'
+)
 # A tag inside a JSON string, which stays on its line, is a value.
 _CALL = re.compile(
   r'<tool_call>((?:"(?:[^"\\\n]|\\[^\n])*"|.)*?)'
@@ -45,11 +50,17 @@ def _call_pieces(name: str, arguments: Sequence[tuple[str, type]]) -> list[str]:
   return pieces
 
 
-def fragments(signatures: Signatures) -> list[str]:
-  """Everything that the format holds constant, each a token of its own."""
+def fragments(signatures: Signatures, *, summaries: bool = False) -> list[str]:
+  """Everything that the format holds constant, each a token of its own.
+
+  Args:
+    signatures: of the tools.
+    summaries: whether the policy can be asked for one; see `Chat.summarise`.
+  """
   fixed = [_USER, _ASSISTANT, _END, _RESULTS, _NEXT_RESULT, _LAST_RESULT]
   for name, arguments in signatures.items():
     fixed.extend(_call_pieces(name, arguments))
+  fixed += [_SUMMARISE] * summaries
   return list(dict.fromkeys(fixed))
 
 
@@ -75,6 +86,51 @@ class Chat:
         parts.append(_NEXT_RESULT)
       parts.append(result.text)
     return self._join(*parts, _LAST_RESULT)
+
+  def summarise(self) -> list[int]:
+    """What follows a finished turn in place of its results: asks for notes.
+
+    Raises:
+      ValueError: the tokenizer was made without summaries.
+    """
+    if not self._tokenizer.has_fragment(_SUMMARISE):
+      raise ValueError(
+        'the tokenizer lacks the request for a summary; make it with'
+        ' fragments(signatures, summaries=True)'
+      )
+    return self._join(_SUMMARISE)
+
+  def asks_summary(self, history_T: Sequence[int]) -> bool:
+    """Whether what the policy is to write now is a summary."""
+    return (
+      self._tokenizer.has_fragment(_SUMMARISE)
+      and list(history_T[-1:]) == self.summarise()
+    )
+
+  def summary(self, text: str) -> list[int]:
+    """A summary as the policy would write it, end included."""
+    return [*self._tokenizer.encode(text), self.end_id]
+
+  def carry_on(
+    self,
+    text: str,
+    summary_T: Sequence[int],
+    turn_T: Sequence[int],
+    results: Sequence[trajectory.ToolResult],
+  ) -> list[int]:
+    """A new context for an episode that outgrew its old one.
+
+    The task, then as one turn of the policy its notes and its last calls, then
+    the results of these.
+
+    Args:
+      text: the opening user message.
+      summary_T: the notes as they were sampled; they may be cut or empty.
+      turn_T: the last turn as it was sampled, end included.
+      results: what the tools said to it.
+    """
+    notes_T = [token for token in summary_T if token != self.end_id]
+    return [*self.prompt(text), *notes_T, *turn_T, *self.results(results)]
 
   def calls(self, calls: Sequence[trajectory.ToolCall]) -> list[int]:
     """A turn of these calls as the policy would write it, end included."""
@@ -103,6 +159,11 @@ class Chat:
       _parse_call(match.group(1), bool(match.group(2)), f'{turn}.{index}')
       for index, match in enumerate(_CALL.finditer(text))
     ]
+
+  def said(self, token_T: Sequence[int]) -> str:
+    """The text of a turn beside its calls."""
+    text = _CALL.sub(' ', self._tokenizer.decode(token_T))
+    return text.replace(_END, '').strip()
 
   def decode(self, token_T: Sequence[int]) -> str:
     return self._tokenizer.decode(token_T)

@@ -49,6 +49,9 @@ class Tokenizer:
   def encode(self, text: str) -> list[int]:
     return self._bpe.encode(text, add_special_tokens=False).ids
 
+  def has_fragment(self, fragment: str) -> bool:
+    return fragment in self._ids
+
   def fragment_id(self, fragment: str) -> int:
     return self._ids[fragment]
 

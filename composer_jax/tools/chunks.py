@@ -147,7 +147,8 @@ def _starts(lines: Sequence[str], i: int) -> bool:
 
 
 def _parse(lines: Sequence[str]) -> tree_sitter.Node:
-  return _parser().parse('\n'.join(lines).encode('utf-8', 'replace')).root_node
+  parser = tree_sitter.Parser(_language())  # Two threads must not share one.
+  return parser.parse('\n'.join(lines).encode('utf-8', 'replace')).root_node
 
 
 def _walk(root: tree_sitter.Node, offset: int) -> Iterator[_Symbol]:
@@ -209,5 +210,5 @@ def _text(node: tree_sitter.Node | None) -> str:
 
 
 @functools.cache
-def _parser() -> tree_sitter.Parser:
-  return tree_sitter.Parser(tree_sitter.Language(tree_sitter_python.language()))
+def _language() -> tree_sitter.Language:
+  return tree_sitter.Language(tree_sitter_python.language())

@@ -78,7 +78,8 @@ class MiniLM:
   def encode(self, texts: Sequence[str]) -> np.ndarray:
     """One row of length 1 per text, float32 [texts, 384]."""
     width = self._weights['embeddings.word_embeddings.weight'].shape[1]
-    tokens = [e.ids for e in self._tokenizer.encode_batch(list(texts))]
+    whole = [text.encode('utf-8', 'replace').decode() for text in texts]
+    tokens = [e.ids for e in self._tokenizer.encode_batch(whole)]
     vectors = np.zeros((len(texts), width), np.float32)
     order = sorted(range(len(texts)), key=lambda i: len(tokens[i]))
     batch = []
@@ -148,8 +149,11 @@ def _layer(
   )
 
 
-def _linear(w: Mapping[str, np.ndarray], name: str, x: np.ndarray):
-  return x @ w[f'{name}.weight'].T + w[f'{name}.bias']
+def _linear(w: Mapping[str, np.ndarray], name: str, x_BTD: np.ndarray):
+  """One product over all tokens; B small ones take a quarter longer."""
+  x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
+  y_NF = x_ND @ w[f'{name}.weight'].T + w[f'{name}.bias']
+  return y_NF.reshape(*x_BTD.shape[:-1], -1)
 
 
 def _normalize(w: Mapping[str, np.ndarray], name: str, x: np.ndarray):

@@ -18,6 +18,7 @@ from composer_jax.tools import workspace as workspace_lib
 TOOLS = catalog.TOOLS
 ToolsConfig = workspace_lib.ToolsConfig
 ResultCache = workspace_lib.ResultCache
+Work = workspace_lib.Work
 
 _SIDE_BY_SIDE = 8  # Calls of one turn that run at the same time.
 _PROGRAMS = {

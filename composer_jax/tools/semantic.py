@@ -20,7 +20,8 @@ from composer_jax.tools import workspace
 
 _NAME_WEIGHT = 3  # A word of a symbol's name counts as so many in its text.
 _FUSION_RANKS = 60  # Cormack et al. (2009) found it; they call it k.
-_FILES_KEPT, _VECTORS_KEPT = 4096, 65_536  # In memory; 100 MB of vectors.
+_VECTORS_KEPT = 65_536  # In memory, 1.5 KB each.
+_QUESTION_CHARS = 1000  # What is asked beyond does not count.
 _SIGNATURE_CHARS, _DOC_CHARS = 120, 160
 EMBEDDINGS = ('auto', 'none', 'minilm')
 
@@ -33,6 +34,7 @@ class SearchConfig:
   cache_directory: str = ''  # Of vectors; empty: they are kept in memory only.
   file_chars: int = 400_000  # A longer file is data, and is left out.
   file_vectors: int = 1000  # What follows in one file is found by words only.
+  files_kept: int = 2048  # In memory; of more, some are cut at each question.
 
   def __post_init__(self):
     if self.embedding not in EMBEDDINGS:
@@ -77,7 +79,7 @@ class Library:
     self._cache = None
     if encoder is not None and config.cache_directory:
       self._cache = vectors.VectorCache(config.cache_directory, encoder.name)
-    self._documents = workspace.ResultCache(_FILES_KEPT)
+    self._documents = workspace.ResultCache(config.files_kept)
     self._vectors = workspace.ResultCache(_VECTORS_KEPT)
     self._encoding = threading.Lock()  # Two would do the same work twice.
 
@@ -126,7 +128,7 @@ class Library:
   def _embed(
     self, found: Sequence[chunks.Chunk], keep: bool
   ) -> np.ndarray | None:
-    """Vectors of the parts of a file; zero, like nothing, beyond the limit."""
+    """Vectors of the parts of a file; zero beyond the limit."""
     if self._encoder is None or not found:
       return None
     texts = [_describe(chunk) for chunk in found[: self._config.file_vectors]]
@@ -159,15 +161,29 @@ class Index:
     self._encode = encode
     rows = [d.vector_ND for d in documents if d.vector_ND is not None]
     self._vector_ND = np.concatenate(rows) if rows else None
+    self._read_N = self._vector_ND.any(axis=1) if rows else None
+
+  @property
+  def has_vectors(self) -> bool:
+    return self._vector_ND is not None
 
   def search(self, question: str, limit: int) -> list[Hit]:
-    """The best parts, best first; by words alone without an embedding."""
+    """The best parts, best first."""
+    scores = self.rank(question)
+    best = list(scores)[: max(0, limit)]
+    return [Hit(self.chunks[i], scores[i]) for i in best]
+
+  def rank(self, question: str) -> dict[int, float]:
+    """Positions in `chunks` and their scores, best first.
+
+    By words alone where there are no vectors.
+    """
+    question = question[:_QUESTION_CHARS]
     ranked = [self.rank_words(question)]
-    if self._vector_ND is not None:
+    if self.has_vectors:
       ranked.append(self.rank_meanings(question))
     scores = fuse(ranked)
-    best = sorted(scores, key=lambda i: (-scores[i], i))[: max(0, limit)]
-    return [Hit(self.chunks[i], scores[i]) for i in best]
+    return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))
 
   def rank_words(self, question: str) -> list[int]:
     """Positions in `chunks` of those that share words with the question."""
@@ -175,9 +191,9 @@ class Index:
     return [i for i in np.argsort(-score_N, kind='stable') if score_N[i] > 0]
 
   def rank_meanings(self, question: str) -> list[int]:
-    """Positions in `chunks` of all, by the cosine; needs an embedding."""
+    """Positions in `chunks` of those that have a vector, by the cosine."""
     score_N = self._vector_ND @ self._encode(question)
-    return list(np.argsort(-score_N, kind='stable'))
+    return [i for i in np.argsort(-score_N, kind='stable') if self._read_N[i]]
 
 
 def fuse(rankings: Sequence[Sequence[int]]) -> dict[int, float]:

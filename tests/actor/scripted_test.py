@@ -99,7 +99,7 @@ def play(agent):
 def demonstrate(config, seed=0):
   return play(
     scripted.demonstrator(
-      path=PATH,
+      read={'path': PATH},
       text=BUGGY,
       fix=FIX,
       candidates=candidates,
@@ -182,7 +182,7 @@ class EnumeratorTest(absltest.TestCase):
   def play(self, seed, edits=None):
     return play(
       scripted.enumerator(
-        path=PATH,
+        read={'path': PATH},
         text=BUGGY,
         candidates=lambda text: candidates(text) if edits is None else edits,
         rng=random.Random(seed),

@@ -111,6 +111,22 @@ class SegmentsTest(absltest.TestCase):
       ],
     )
 
+  def test_a_new_context_is_a_prompt_whoever_spoke_before_it(self):
+    episode = fakes.sequence(
+      fakes.encode('a', 'b', 'c', 'd', 'e'), [0, 1, 0, 0, 1], starts=(0, 3)
+    )
+    segments = train._segments(episode, fakes.tokenizer())
+    self.assertEqual(
+      [(s.kind, s.text) for s in segments],
+      [
+        ('prompt', 'a'),
+        ('policy', 'b'),
+        ('tool', 'c'),
+        ('prompt', 'd'),
+        ('policy', 'e'),
+      ],
+    )
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -69,6 +69,29 @@ class PackTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, 'task has 7 tokens.* holds 6'):
       fakes.pack([(sequence(7), 1.0)], length=6)
 
+  def test_contexts_of_an_episode_are_segments_with_one_advantage(self):
+    route = np.arange(9 * 4, dtype=np.int8).reshape(9, 2, 2) % 4
+    chain = fakes.sequence(
+      np.arange(9), [0, 1, 0, 1, 1, 0, 0, 1, 1], route=route, starts=(0, 5)
+    )
+    (batch,) = fakes.pack([(chain, -0.5)], rows=2, length=5)
+    np.testing.assert_array_equal(
+      batch.token_BT, [[0, 1, 2, 3, 4], [5, 6, 7, 8, 0]]
+    )
+    np.testing.assert_array_equal(
+      batch.position_BT, [[0, 1, 2, 3, 4], [0, 1, 2, 3, 0]]
+    )
+    np.testing.assert_array_equal(
+      batch.segment_BT, [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    )
+    np.testing.assert_array_equal(
+      batch.advantage_BT, [[0, -0.5, 0, -0.5, -0.5], [0, 0, -0.5, -0.5, 0]]
+    )
+    np.testing.assert_array_equal(batch.route_BTLX[1, :4], route[5:])
+    # No longer than a row: the contexts, not the episode.
+    with self.assertRaisesRegex(ValueError, 'has 5 tokens, a row holds 4'):
+      fakes.pack([(chain, -0.5)], length=4)
+
   def test_nothing_gives_no_batches(self):
     self.assertEmpty(fakes.pack([]))
 

@@ -122,6 +122,33 @@ class GradientTest(parameterized.TestCase):
       assert_close(sums.replace(balance=0), together[0].replace(balance=0))
       assert_close(grads, together[1])
 
+  def test_of_an_episode_is_that_of_its_contexts_apart(self):
+    apart = [(sequence(FEW, 1), 1.5), (sequence(MANY, 2), 1.5)]
+    (first, _), (second, _) = apart
+    chain = dataclasses.replace(
+      first,
+      **{
+        name: np.concatenate([getattr(first, name), getattr(second, name)])
+        for name in (
+          'token_T',
+          'sampled_T',
+          'logprob_T',
+          'version_T',
+          'route_TLX',
+        )
+      },
+      starts=(0, len(first)),
+    )
+    whole = total(pack([(chain, 1.5)]))
+    self.assertEqual(int(whole[0].tokens), FEW + MANY)
+    assert_close(whole, total(pack(apart)))
+    alone, grads = total(pack(apart[:1]) + pack(apart[1:]))
+    assert_close(grads, whole[1])
+    assert_close(alone.replace(balance=0), whole[0].replace(balance=0))
+    # One context would be another gradient: the summary is seen, not the past.
+    joined = total(pack([(dataclasses.replace(chain, starts=(0,)), 1.5)]))
+    self.assertGreater(abs(float(joined[0].k1 - whole[0].k1)), 1e-3)
+
   def test_is_not_changed_by_padding(self):
     (wide,) = pack(pairs(), rows=3, length=40)
     assert_close(gradient(wide), gradient(packed()))

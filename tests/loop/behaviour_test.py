@@ -1,5 +1,6 @@
+import dataclasses
+
 from absl.testing import absltest
-from absl.testing import parameterized
 
 from composer_jax import trajectory
 from composer_jax.loop import behaviour
@@ -26,26 +27,6 @@ def attempt(*turns, ending=Ending.SUBMITTED, length=4, **rewards):
     ending=ending,
     rewards=rewards,
   )
-
-
-class LastTestsTest(parameterized.TestCase):
-  @parameterized.parameters(
-    ([edit('2'), PASS], Status.OK),
-    ([edit('2'), FAIL], Status.ERROR),
-    ([edit('2'), PASS, READ], Status.OK),
-    ([edit('2')], None),
-    ([PASS, edit('2')], None),
-    ([PASS, edit('2', Status.ERROR)], Status.OK),  # Nothing was changed.
-    ([PASS, FAIL], Status.ERROR),
-    ([edit('2'), PASS, UNDO], None),
-    ([edit('2'), ('run_tests', {'x': 1}, Status.INVALID)], None),
-    ([edit('2'), ('run_tests', {}, Status.DENIED)], None),
-    ([edit('2'), ('run_tests', {}, Status.TIMEOUT)], Status.TIMEOUT),
-    ([], None),
-  )
-  def test_asks_for_tests_of_what_was_handed_in(self, steps, expected):
-    for turns in ([[*steps, SUBMIT]], [*([step] for step in steps), [SUBMIT]]):
-      self.assertIs(behaviour.last_tests(attempt(*turns)), expected)
 
 
 class SummaryTest(absltest.TestCase):
@@ -76,6 +57,7 @@ class SummaryTest(absltest.TestCase):
         'invalid_calls': 1.0,
         'failed_calls': 1.0,
         'turns': 2.5,
+        'contexts': 1.0,
         'tokens_per_episode': 7.0,
         'submitted': 0.5,
         'calls_read_file': 1.0,
@@ -101,6 +83,25 @@ class SummaryTest(absltest.TestCase):
     none = behaviour.summary(episodes[-1:], [])
     self.assertEqual(none['tests_before_submit'], 0.0)
     self.assertEqual(none['solved_of_submitted'], 0.0)
+
+  def test_facts_and_guards_are_means_over_those_that_have_them(self):
+    episodes = [
+      dataclasses.replace(attempt([SUBMIT]), facts=facts)
+      for facts in (
+        {'guard_empty_patch': 1.0, 'fraction': 0.5},
+        {'guard_empty_patch': 0.0},
+      )
+    ]
+    found = behaviour.summary(episodes, [])
+    self.assertEqual(found['fact_guard_empty_patch'], 0.5)
+    self.assertEqual(found['fact_fraction'], 0.5)
+
+  def test_a_solution_that_a_guard_took_back_is_none(self):
+    honest = attempt([SUBMIT], solved=1.0, guard=0.0)
+    caught = attempt([SUBMIT], solved=1.0, guard=-1.0)
+    found = behaviour.summary([honest, caught], [])
+    self.assertEqual(found['solve_rate'], 0.5)
+    self.assertEqual(found['reward_guard'], -0.5)
 
   def test_nothing_has_no_means(self):
     self.assertEmpty(behaviour.summary([], ['read_file']))

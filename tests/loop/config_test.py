@@ -47,7 +47,7 @@ class OverrideTest(parameterized.TestCase):
     ('run.steps', 'expected room.field=value'),
     ('run.step=3', "there is no 'step' here; did you mean steps"),
     ('rum.steps=3', "there is no 'rum' here; did you mean run"),
-    ('zzz=3', 'there are actor, evaluate, learner'),
+    ('zzz=3', 'there are actor, curriculum, evaluate'),
     ('run=3', "'run' is a group of steps, temperature"),
     ('run.steps.more=3', "'steps' is a value, not a group"),
     ('run.steps=many', "'many' is no int"),

@@ -57,6 +57,25 @@ class PolicyTest(absltest.TestCase):
     self.assertEqual(policy.versions_taken, 1)
     self.assertNotEqual(before.logprob_T.tolist(), after.logprob_T.tolist())
 
+  def test_each_context_of_an_episode_has_random_numbers_of_its_own(self):
+    policy = self.serve()
+
+    def sampled(seed, *histories):
+      with policy.session(seed=seed, temperature=1.0) as play:
+        sample, _ = play(fakes.RecordingTools())
+        return [sample(history, 12).token_T.tolist() for history in histories]
+
+    other = np.asarray([9, 8, 7], np.int32)
+    (first,), (alone,) = sampled(1, HISTORY), sampled(1, other)
+    again, replaced, back = sampled(1, HISTORY, other, HISTORY)
+    self.assertEqual(again, first)
+    self.assertNotEqual(replaced, alone)
+    self.assertNotEqual(back, first)
+    self.assertEqual(sampled(1, HISTORY, other), [first, replaced])
+    # A history that grows is the same context.
+    longer = np.asarray([*other, 4], np.int32)
+    self.assertEqual(sampled(1, other, longer)[1], sampled(1, longer)[0])
+
   def test_damaged_weights_are_refused_once_and_the_older_stay(self):
     policy = self.serve()
     refused, logged = threading.Event(), []

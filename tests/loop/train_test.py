@@ -264,8 +264,10 @@ class SynchronousTest(absltest.TestCase):
     level = sandbox.probe(config.sandbox)
     crew, cache = supervise.Crew(), registry.ResultCache()
     with sandbox.BoxPool(1, config.sandbox, level) as boxes:
-      tasks = wiring.load_tasks(config, boxes, crew)
-      chat = wiring.make_chat(config, tasks, boxes, cache, paths.workdir, crew)
+      tasks, trees = wiring.load_tasks(config, boxes, crew)
+      chat = wiring.make_chat(
+        config, tasks, trees, boxes, cache, paths.workdir, crew
+      )
       env = environment.Environment(config, boxes, chat, cache)
       order = source.order(
         [task for task in tasks if task.split == 'train'],

@@ -77,6 +77,7 @@ class RoomsTest(absltest.TestCase):
     chat = wiring.make_chat(
       CONFIG,
       tasks,
+      {},
       self.boxes,
       registry.ResultCache(),
       workdir,
@@ -104,9 +105,9 @@ class RoomsTest(absltest.TestCase):
     config = config_lib.override(CONFIG, ['tasks.problems=1'])
     crew = supervise.Crew()
     with mock.patch.dict('os.environ', XDG_CACHE_HOME=cache):
-      built = wiring.load_tasks(config, self.boxes, crew)
+      built, _ = wiring.load_tasks(config, self.boxes, crew)
       with mock.patch.object(wiring.validate, 'build') as build:
-        again = wiring.load_tasks(config, self.boxes, crew)
+        again, _ = wiring.load_tasks(config, self.boxes, crew)
     self.assertEqual({t.provenance.problem for t in built}, {'HumanEval/0'})
     self.assertEqual(again, built)
     build.assert_not_called()

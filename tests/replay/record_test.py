@@ -49,6 +49,8 @@ def full(group=3, member=1):
     ending=trajectory.Ending.TURN_LIMIT,
     final_files={'a.py': 'x = 1\r\n', 'empty': ''},
     rewards={'correct': 1.0, 'effort': -0.1},
+    facts={'lint': 2.0, 'edited_tests': 0.0},
+    starts=(0, 2),
     sandbox_level='weak',
     seconds=1 / 3,
   )

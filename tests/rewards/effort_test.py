@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 from absl.testing import absltest
@@ -56,6 +57,17 @@ class AmountTest(absltest.TestCase):
     )
     config = effort.EffortConfig(per_token=100, per_call=10, per_turn=1)
     self.assertEqual(effort.amount(done, config), 3 * 100 + 3 * 10 + 3)
+
+  def test_weighs_the_seconds_of_the_calls_where_asked_to(self):
+    result = trajectory.ToolResult(call_id='0', status=OK, text='', seconds=1.5)
+    turn = dataclasses.replace(
+      fakes.steps([('undo', {}, OK)])[0], results=(result,)
+    )
+    done = fakes.sequence([0], [1], turns=[turn, turn])
+    config = effort.EffortConfig(
+      per_token=0, per_call=0, per_turn=0, per_second=10
+    )
+    self.assertEqual(effort.amount(done, config), 30)
 
 
 if __name__ == '__main__':

@@ -2,6 +2,10 @@
 
 from concurrent import futures
 import dataclasses
+import io
+import json
+import tarfile
+import types
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -53,12 +57,13 @@ class GradeTest(parameterized.TestCase):
     super().tearDownClass()
 
   def grade(self, solution, task=_TASK, **others):
-    return grade.grade(task, {'solution.py': solution, **others}, self.box)
+    files = {'solution.py': solution, **others}
+    return grade.grade(task, files, self.box).solved
 
   def test_gold_passes_three_times_and_no_edit_fails_three_times(self):
     for _ in range(3):
       self.assertTrue(self.grade(_GOLD))
-      self.assertFalse(grade.grade(_TASK, {}, self.box))
+      self.assertFalse(grade.grade(_TASK, {}, self.box).solved)
       self.assertFalse(self.grade(_BUGGY))
 
   @parameterized.parameters(
@@ -84,10 +89,11 @@ class GradeTest(parameterized.TestCase):
   def test_endless_loop_is_graded_in_a_thread(self):
     task = dataclasses.replace(_TASK, test_seconds=0.3)
     with futures.ThreadPoolExecutor(1) as threads:
-      solved = threads.submit(
+      verdict = threads.submit(
         grade.grade, task, {'solution.py': 'while True: pass'}, self.box
       ).result(timeout=20)
-    self.assertFalse(solved)
+    self.assertFalse(verdict.solved)
+    self.assertGreaterEqual(verdict.seconds, 0.3)
     self.assertTrue(self.grade(_GOLD))
 
   def test_tests_are_never_taken_from_the_work(self):
@@ -98,6 +104,7 @@ class GradeTest(parameterized.TestCase):
           'grade.py': 'print(input())',
           'test_solution.py': 'x',
           'sitecustomize.py': 'x',
+          'random.py': 'x',
         },
       )
     )
@@ -110,9 +117,9 @@ class GradeTest(parameterized.TestCase):
   def test_equal_work_is_graded_once(self):
     cache = workspace.ResultCache()
     for solution, solved in ((_GOLD, True), (_BUGGY, False)) * 2:
-      self.assertEqual(
-        grade.grade(_TASK, {'solution.py': solution}, self.box, cache), solved
-      )
+      files = {'solution.py': solution}
+      verdict = grade.grade(_TASK, files, self.box, cache)
+      self.assertEqual((verdict.solved, verdict.fraction), (solved, solved))
     self.assertEqual((cache.hits, cache.misses), (2, 2))
 
   def test_failing_box_is_no_verdict(self):
@@ -120,6 +127,200 @@ class GradeTest(parameterized.TestCase):
     box.close()
     with self.assertRaises(trajectory.InfrastructureError):
       grade.grade(_TASK, {'solution.py': _GOLD}, box)
+
+
+def tar(files):
+  buffer = io.BytesIO()
+  with tarfile.open(fileobj=buffer, mode='w') as archive:
+    for name, text in files.items():
+      member = tarfile.TarInfo(name)
+      member.size = len(text)
+      archive.addfile(member, io.BytesIO(text.encode()))
+  return buffer.getvalue()
+
+
+def untar(tree):
+  with tarfile.open(fileobj=io.BytesIO(tree)) as archive:
+    return {m.name: archive.extractfile(m).read().decode() for m in archive}
+
+
+class RecordingBox:
+  """Keeps what it is given, and answers with what it was told to."""
+
+  def __init__(self, tests=None, **others):
+    self.tests = tests or {}
+    self.others = others
+    self.resets = []
+
+  def reset(self, files, tree=b''):
+    self.resets.append((dict(files), tree))
+
+  def exec(self, command, *, seconds, stdin='', report=False):
+    self.asked = command, seconds, report
+    report = json.dumps({'nonce': stdin.strip(), 'tests': self.tests})
+    return types.SimpleNamespace(
+      **{
+        'exit_code': 0,
+        'output': '',
+        'seconds': 0.5,
+        'cpu_seconds': 0.1,
+        'timed_out': False,
+        'report': report,
+        **self.others,
+      }
+    )
+
+
+_TREE = tar({'pkg/a.py': 'a = 1\n', 'tests/test_a.py': 'old\n', 'types.py': ''})
+_REPOSITORY = dataclasses.replace(
+  _TASK,
+  files={},
+  snapshot='pkg-1',
+  hidden_files={'tests/test_b.py': 'import hypothesis\nimport pkg\n'},
+  fail_to_pass=('tests/test_b.py::one', 'tests/test_b.py::two'),
+  pass_to_pass=('tests/test_a.py::three', 'tests/test_a.py::four'),
+)
+_GOOD = dict.fromkeys(
+  (*_REPOSITORY.fail_to_pass, *_REPOSITORY.pass_to_pass), 'passed'
+)
+
+
+class NamedTestsTest(parameterized.TestCase):
+  def grade(self, box, files=None, cache=None, **others):
+    others = {'tree': _TREE, **others}
+    return grade.grade(_REPOSITORY, files or {}, box, cache, **others)
+
+  def test_all_named_tests_solve_it(self):
+    box = RecordingBox({**_GOOD, 'tests/test_a.py::other': 'failed'})
+    verdict = self.grade(box)
+    self.assertTrue(verdict.solved)
+    self.assertEqual(verdict.fraction, 1.0)
+    self.assertCountEqual(verdict.passed, _GOOD)
+    self.assertEqual((verdict.failed, verdict.regressions), ((), 0))
+    self.assertEqual(verdict.seconds, 0.5)
+    self.assertEqual(box.asked, (_TASK.grade_command, 1.0, True))
+
+  @parameterized.parameters('failed', 'error', 'skipped', 'xpassed', None, 1)
+  def test_a_test_that_does_not_pass_has_failed(self, outcome):
+    one, *_ = _REPOSITORY.fail_to_pass
+    verdict = self.grade(RecordingBox({**_GOOD, one: outcome}))
+    self.assertFalse(verdict.solved)
+    self.assertEqual(verdict.fraction, 0.5)
+    self.assertEqual((verdict.failed, verdict.regressions), ((one,), 0))
+
+  def test_a_test_that_is_not_reported_has_failed(self):
+    tests = {n: o for n, o in _GOOD.items() if not n.endswith('three')}
+    verdict = self.grade(RecordingBox(tests))
+    self.assertFalse(verdict.solved)
+    self.assertEqual((verdict.fraction, verdict.regressions), (1.0, 1))
+
+  @parameterized.parameters(
+    {'report': ''},
+    {'report': '{'},
+    {'report': '[]'},
+    {'report': 'null'},
+    {'report': '[' * 9999},
+    {'report': json.dumps({'nonce': 'guessed', 'tests': _GOOD})},
+    {'report': json.dumps({'tests': _GOOD})},
+    {'timed_out': True},
+  )
+  def test_a_report_without_the_nonce_reports_nothing(self, **others):
+    verdict = self.grade(RecordingBox(_GOOD, **others))
+    self.assertFalse(verdict.solved)
+    self.assertEqual((verdict.fraction, verdict.regressions), (0.0, 2))
+
+  def test_an_exit_status_decides_nothing(self):
+    self.assertTrue(self.grade(RecordingBox(_GOOD, exit_code=1)).solved)
+    self.assertFalse(self.grade(RecordingBox({}, exit_code=0)).solved)
+
+  def test_the_work_lies_over_the_tree_and_hidden_tests_over_all(self):
+    box = RecordingBox(_GOOD)
+    self.grade(
+      box,
+      {
+        'pkg/a.py': 'a = 2\n',
+        'pkg/new.py': 'n = 1\n',
+        'tests/test_a.py': 'forged\n',
+        'tests/test_b.py': 'forged\n',
+        'conftest.py': 'forged\n',
+      },
+    )
+    ((files, tree),) = box.resets
+    self.assertEqual(
+      files,
+      {
+        'pkg/a.py': 'a = 2\n',
+        'pkg/new.py': 'n = 1\n',
+        **_REPOSITORY.hidden_files,
+      },
+    )
+    self.assertEqual(tree, _TREE)
+
+  def test_what_was_removed_is_gone_and_tests_stay(self):
+    box = RecordingBox(_GOOD)
+    self.grade(box, removed=['pkg/a.py', 'tests/test_a.py', 'never.py'])
+    ((_, tree),) = box.resets
+    self.assertEqual(untar(tree), {'tests/test_a.py': 'old\n', 'types.py': ''})
+
+  @parameterized.parameters(
+    'sitecustomize.py',
+    'pkg/usercustomize.py',
+    'x.pth',
+    'pytest.py',
+    '_pytest/__init__.py',
+    'random.py',
+    'json/__init__.py',
+    'src/json.py',
+    'lib/pluggy/a.py',
+    'hypothesis.py',  # A hidden test imports it from elsewhere.
+    'hypothesis/__init__.py',
+    'x-1.dist-info/entry_points.txt',
+    '../outside.py',
+    '/outside.py',
+    'pkg/__pycache__/a.pyc',
+    '.git/hooks/x',
+    'pytest.toml',
+    'tox.ini',
+  )
+  def test_no_file_of_the_work_comes_between(self, path):
+    box = RecordingBox(_GOOD)
+    self.grade(box, {path: 'x'})
+    self.assertEqual(box.resets[0][0], dict(_REPOSITORY.hidden_files))
+
+  @parameterized.parameters(
+    'pkg/random.py',  # Imported as pkg.random.
+    'pkg/json/__init__.py',
+    'types.py',  # The tree has it.
+    'helper.py',
+    'src/other/a.py',
+    'README.md',
+    'lib.py',
+  )
+  def test_other_new_files_are_part_of_the_work(self, path):
+    box = RecordingBox(_GOOD)
+    self.grade(box, {path: 'x'})
+    self.assertEqual(box.resets[0][0][path], 'x')
+
+  def test_a_module_that_the_known_fix_brings_may_be_brought(self):
+    bug = trajectory.Edit('hypothesis.py', 'text', '')
+    provenance = dataclasses.replace(_TASK.provenance, bugs=(bug,))
+    task = dataclasses.replace(_REPOSITORY, provenance=provenance)
+    box = RecordingBox(_GOOD)
+    grade.grade(task, {'hypothesis.py': 'x'}, box, tree=_TREE)
+    self.assertIn('hypothesis.py', box.resets[0][0])
+
+  def test_equal_work_on_another_tree_is_other_work(self):
+    cache = workspace.ResultCache()
+    self.assertTrue(self.grade(RecordingBox(_GOOD), cache=cache).solved)
+    self.assertTrue(self.grade(RecordingBox({}), cache=cache).solved)
+    other = tar({'pkg/a.py': ''})
+    self.assertFalse(
+      self.grade(RecordingBox({}), cache=cache, tree=other).solved
+    )
+    removed = ['pkg/a.py']
+    self.assertFalse(
+      self.grade(RecordingBox({}), cache=cache, removed=removed).solved
+    )
 
 
 if __name__ == '__main__':

@@ -93,6 +93,58 @@ def trajectory_of(stream, sample):
   )
 
 
+@functools.cache
+def chain(precision='float32'):
+  """An episode of three contexts in one session; new weights in the second.
+
+  Each context is the task, what was said last, and a tool's answer.
+  """
+  model = dataclasses.replace(fakes.MODEL, precision=precision)
+  engine = engine_lib.Engine(CONFIG, model, shipped(0, model), stop_id=5)
+  rng = np.random.default_rng(1)
+  task_T, carried_T = rng.integers(6, 24, 9), rng.integers(6, 24, 6)
+  contexts = []
+  for number in range(3):
+    context = said(np.concatenate([task_T, carried_T]))
+    for _ in range(2):
+      context = np.concatenate([context, said(rng.integers(6, 24, 3))], axis=1)
+      pending = engine.submit(
+        engine_lib.Request(
+          session=0,
+          history_T=context[0].astype(np.int32),
+          max_new=8,
+          seed=number,
+        )
+      )
+      engine.step()
+      if number == 1 and engine.version == 0:
+        engine.set_weights(shipped(1, model))
+      while engine.step():
+        pass
+      sample = pending.result(timeout=0)
+      context = np.concatenate(
+        [
+          context,
+          said(sample.token_T, True, sample.logprob_T, sample.version_T),
+        ],
+        axis=1,
+      )
+    carried_T = sample.token_T
+    contexts.append((context, sample.route_TLX))
+  lengths = [len(route_TLX) for _, route_TLX in contexts]
+  token_T, sampled_T, logprob_T, version_T = np.concatenate(
+    [context for context, _ in contexts], axis=1
+  )
+  return fakes.sequence(
+    token_T,
+    sampled_T,
+    logprob=logprob_T,
+    version=version_T,
+    route=np.concatenate([route_TLX for _, route_TLX in contexts]),
+    starts=(0, *np.cumsum(lengths)[:-1].tolist()),
+  )
+
+
 def gaps(
   temperature,
   version,
@@ -147,6 +199,36 @@ class AgreementTest(parameterized.TestCase):
   ):
     gap = gaps(temperature, NEWEST, replay=True, precision=precision)
     self.assert_within_gate(gap, precision)
+
+  @parameterized.product(replay=[False, True], precision=[*GATES])
+  def test_so_has_it_in_every_context_of_an_episode(self, replay, precision):
+    done = chain(precision)
+    model = dataclasses.replace(fakes.MODEL, precision=precision)
+    found = []
+    for number, context in enumerate(done.contexts()):
+      (batch,) = fakes.pack([(context, 1.0)], rows=1, length=48)
+      # Routes are those of the newest weights, hence not replayed before.
+      for version in (1,) if replay and number else (0, 1):
+        logprob_BT, _, _ = fakes.token_logprobs(
+          fakes.params(version),
+          batch,
+          model=model,
+          replay=replay and version == 1,
+        )
+        gap_T = np.asarray(logprob_BT - batch.behaviour_BT)[0, : len(context)]
+        found.append(gap_T[context.version_T == version])
+    self.assert_within_gate(np.concatenate(found), precision)
+    self.assertEqual(set(done.version_T.tolist()), {-1, 0, 1})
+    # Seen as one context it would be another policy.
+    if not replay and precision == 'float32':
+      whole = dataclasses.replace(done, starts=(0,))
+      (batch,) = fakes.pack([(whole, 1.0)], rows=1, length=len(whole))
+      logprob_BT, _, _ = fakes.token_logprobs(
+        fakes.params(1), batch, model=model
+      )
+      gap_T = np.asarray(logprob_BT - batch.behaviour_BT)[0]
+      last_T = np.arange(len(whole)) >= done.starts[2]
+      self.assertGreater(np.abs(gap_T[last_T & done.sampled_T]).max(), 0.1)
 
   @parameterized.parameters(*itertools.permutations(GATES, 2))
   def test_a_learner_of_another_precision_is_noticed(self, sampler, learner):
