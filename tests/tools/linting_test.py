@@ -58,7 +58,7 @@ class LintTest(harness.ToolTest):
 
   @parameterized.parameters('pyproject.toml', 'ruff.toml')
   def test_the_project_cannot_turn_rules_off(self, path):
-    rules = 'lint.ignore = ["F401"]\n'
+    rules = 'lint.per-file-ignores."*" = ["F401"]\n'
     if path == 'pyproject.toml':
       rules = f'[tool.ruff]\n{rules}'
     result = self.lint(_FAULTS | {path: rules}, paths=['docs'])

@@ -51,9 +51,9 @@ class FinalWorkTest(harness.ToolTest):
   def test_work_beyond_the_limit_is_left_out_new_files_first(self):
     config = dataclasses.replace(harness.ALL, work_bytes=2 * 512 + 10)
     work = self.work(
-      'printf 12345 > README.md; printf 1234 > b; printf 123456 > a', config
+      'printf 12345 > pkg/sums.py; printf 1234 > b; printf 123456 > a', config
     )
-    self.assertEqual(work.files, {'README.md': '12345', 'b': '1234'})
+    self.assertEqual(work.files, {'pkg/sums.py': '12345', 'b': '1234'})
 
   def test_of_countless_files_there_is_what_the_tools_wrote(self):
     toolbox = self.toolbox(cache=registry.ResultCache())
