@@ -29,6 +29,8 @@ class FinalWorkTest(harness.ToolTest):
     )
     self.assertEqual(work.files, {'README.md': 'x\n', 'a/b/c': 'y\n'})
     self.assertEqual(work.removed, {'pkg/sums.py'})
+    self.assertCountEqual(work.before, ['README.md', 'pkg/sums.py'])
+    self.assertEqual(work.before['README.md'], 'Adds numbers up.\n')
 
   def test_tests_that_were_changed_are_told_too(self):
     work = self.work('echo > tests/test_sums.py')
@@ -46,7 +48,7 @@ class FinalWorkTest(harness.ToolTest):
 
   def test_a_file_that_grew_too_large_is_removed(self):
     work = self.work('yes | head -c 3000000 > README.md')
-    self.assertEqual(work, workspace.Work(files={}, removed={'README.md'}))
+    self.assertEqual((work.files, work.removed), ({}, {'README.md'}))
 
   def test_work_beyond_the_limit_is_left_out_new_files_first(self):
     config = dataclasses.replace(harness.ALL, work_bytes=2 * 512 + 10)
