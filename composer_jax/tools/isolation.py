@@ -66,6 +66,7 @@ class SandboxConfig:
   wait_seconds: float = 120.0  # For a free box of the pool.
   answer_seconds: float = 15.0  # Beyond a command's own limit.
   libraries: str = ''  # Folder of packages that Python finds in a box.
+  hidden: tuple[str, ...] = ()  # Folders of this machine that are empty there.
 
 
 @functools.cache
@@ -122,8 +123,24 @@ def _environment(repo: str, tmp: str, libraries: str) -> dict[str, str]:
   }
 
 
-def _mounts(libraries: str) -> list[str]:
+def _installed() -> list[str]:
+  """Folders of packages that were installed here: none of a box's business.
+
+  They may hold the very code that a task asks for.
+  """
+  roots = {'/usr', '/usr/local', _python()[1]}
+  return sorted(
+    str(folder)
+    for root in roots
+    for pattern in ('lib/python3*/site-packages', 'lib/python3*/dist-packages')
+    for folder in pathlib.Path(root).glob(pattern)
+    if folder.is_dir() and not folder.is_symlink()
+  )
+
+
+def _mounts(config: SandboxConfig) -> list[str]:
   """What of this machine a box sees, read-only: /usr, Python, ripgrep, ..."""
+  libraries = config.libraries
   mounts = ['--ro-bind', '/usr', '/usr']
   for name in ('/bin', '/sbin', '/lib', '/lib32', '/lib64'):
     if os.path.islink(name):
@@ -143,6 +160,10 @@ def _mounts(libraries: str) -> list[str]:
     mounts += ['--ro-bind', os.path.realpath(ripgrep), RIPGREP]
   if libraries:
     mounts += ['--ro-bind', os.path.realpath(libraries), LIBRARIES]
+  for folder in (*_installed(), *config.hidden):
+    if os.path.isdir(folder):
+      mounts += ['--perms', '0755', '--size', '4096', '--tmpfs', folder]
+      mounts += ['--remount-ro', folder]
   return mounts
 
 
@@ -160,7 +181,7 @@ def _bwrap_command(
     command += ['--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID']
   else:
     command += ['--unshare-user', '--disable-userns']
-  command += [*_mounts(config.libraries), '--proc', '/proc', '--dev', '/dev']
+  command += [*_mounts(config), '--proc', '/proc', '--dev', '/dev']
   for name, fd in door.items():
     command += ['--perms', '0444', '--ro-bind-data', str(fd)]
     command.append(f'/opt/box/{name}')
