@@ -12,6 +12,11 @@ def function_of(test: str) -> tuple[str, str]:
   return path, rest.partition('[')[0].replace('::', '.')
 
 
+def written(text: str) -> frozenset[str]:
+  """The functions that a test file spells out; inherited ones are not."""
+  return frozenset(name for name, _ in _tests(ast.parse(text), ''))
+
+
 def without(text: str, names: Collection[str]) -> str:
   """The file without these tests, whose names are 'test_x' or 'Class.test_x'.
 

@@ -19,11 +19,7 @@ import itertools
 import json
 import os
 import pathlib
-import secrets
-import subprocess
 import sys
-import tempfile
-import threading
 from typing import Any
 
 from absl import app
@@ -34,24 +30,20 @@ from composer_jax import trajectory
 from composer_jax.tasks import candidates as candidates_lib
 from composer_jax.tasks import definitions
 from composer_jax.tasks import journal as journal_lib
+from composer_jax.tasks import make_bench
+from composer_jax.tasks import make_inputs
 from composer_jax.tasks import packages as packages_lib
 from composer_jax.tasks import snapshots
 from composer_jax.tasks import source
 from composer_jax.tasks import suite as suite_lib
 from composer_jax.tasks import trials
 from composer_jax.tools import isolation
-from composer_jax.tools import libraries
 from composer_jax.tools import sandbox
 
 _DEFAULT = (
   'toolz,inflection,parse,semver,python-slugify,tabulate,boltons,humanize'
 )
-_RUNNER = pathlib.Path(__file__).parent / 'trial_runner.py'
-_RUNNER_INSIDE = '.trials/trial_runner.py'
-_BASELINE_CPU = 120  # Seconds for all tests of a package.
 _BASELINES = 3  # Runs of all tests on correct code.
-_CLOCK = 20  # Seconds on the clock allowed for one of processor time.
-_SEARCH_SECONDS = 300.0
 
 _PACKAGES = flags.DEFINE_list(
   'packages', _DEFAULT.split(','), 'Names on PyPI, or NAME==VERSION.'
@@ -96,155 +88,6 @@ class Config:
   )
 
 
-# --- What must be there before the first box ---------------------------------
-
-
-def fetch(package: packages_lib.Package, out: pathlib.Path) -> pathlib.Path:
-  """The source archive, downloaded at first use.
-
-  Raises:
-    ValueError: there is none, with what pip says.
-  """
-  folder = out / 'archives' / f'{package.name}-{package.version}'
-  if not folder.exists():
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-      fresh = pathlib.Path(temporary, 'new')
-      _pip(
-        *('download', '--no-deps', f'--no-binary={package.name}'),
-        *('--quiet', f'--dest={fresh}', package.requirement),
-      )
-      fresh.rename(folder)
-  found = sorted(folder.glob('*.tar.gz'))
-  if len(found) != 1:
-    raise ValueError(f'{len(found)} archives in {folder}, not one')
-  return found[0]
-
-
-def gather_libraries(
-  packages: Sequence[packages_lib.Package], out: pathlib.Path
-) -> pathlib.Path:
-  """The folder of pytest and of what the packages need, made at first use."""
-  needs = sorted({need for package in packages for need in package.needs})
-  name = source.digest(' '.join(needs).encode())[:12]
-  whole, link = out / f'{source.LIBRARIES}-{name}', out / source.LIBRARIES
-  if not whole.exists():
-    with tempfile.TemporaryDirectory(dir=out) as temporary:
-      fresh = pathlib.Path(temporary, 'new')
-      libraries.collect(['pytest'], fresh)
-      if needs:
-        _pip(
-          *('install', '--quiet', '--no-deps', '--no-compile'),
-          *('--only-binary=:all:', '--target', str(fresh), *needs),
-        )
-      libraries.seal(fresh)
-      fresh.rename(whole)
-  link.unlink(missing_ok=True)
-  link.symlink_to(whole.name)
-  return whole
-
-
-def _pip(*arguments: str) -> None:
-  command = [sys.executable, '-m', 'pip', '--disable-pip-version-check']
-  done = subprocess.run(
-    [*command, *arguments], capture_output=True, text=True, check=False
-  )
-  if done.returncode:
-    end = '\n'.join(done.stderr.strip().splitlines()[-3:])
-    raise ValueError(f'pip {arguments[0]} failed: {end}')
-
-
-# --- Work in boxes -----------------------------------------------------------
-
-
-class Bench:
-  """Runs code of one package in boxes. Any thread may use it."""
-
-  def __init__(self, boxes: sandbox.BoxPool, tree: bytes):
-    self._boxes = boxes
-    self._tree = tree
-    self._lock = threading.Lock()
-    self._correct: dict[tuple[str, ...], tuple[dict[str, str], float]] = {}
-
-  def answers(self, jobs: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """What the trial runner answers to these jobs, one box for all."""
-    command = ('python', _RUNNER_INSIDE)
-    seconds = sum(job['wall'] for job in jobs) + 30.0
-    with self._boxes.box() as box:
-      box.reset({_RUNNER_INSIDE: _RUNNER.read_text()}, tree=self._tree)
-      ended = box.exec(
-        command, seconds=seconds, stdin=json.dumps(jobs), report=True
-      )
-    if not ended.report:
-      if len(jobs) > 1:  # One of them took the runner with it.
-        return [self.answers([job])[0] for job in jobs]
-      return [None]
-    return json.loads(ended.report)
-
-  def outcomes(
-    self, files: Mapping[str, str], command: Sequence[str], cpu: float
-  ) -> tuple[dict[str, str] | None, float]:
-    """Runs a grading command in a fresh box: outcomes and processor seconds.
-
-    None where it takes more than `cpu` seconds, or ends without a report.
-    """
-    nonce = secrets.token_hex(8)
-    with self._boxes.box() as box:
-      box.reset(files, tree=self._tree)
-      ended = box.exec(
-        command, seconds=_CLOCK * cpu, stdin=nonce + '\n', report=True
-      )
-    report = json.loads(ended.report) if ended.report else {}
-    if report.get('nonce') != nonce or ended.cpu_seconds > cpu:
-      return None, ended.cpu_seconds
-    return report['tests'], ended.cpu_seconds
-
-  def correct(
-    self, files: Mapping[str, str], command: tuple[str, ...]
-  ) -> tuple[dict[str, str] | None, float]:
-    """`outcomes` of correct code, whose runs are all alike: kept."""
-    with self._lock:
-      known = self._correct.get(command)
-    if known is None:
-      known = self.outcomes(files, command, _BASELINE_CPU)
-      with self._lock:
-        self._correct[command] = known
-    return known
-
-  def found(self, lines: Sequence[str], roots: Sequence[str]) -> dict[str, str]:
-    """Which of these lines stand in Python files below `roots`, and where."""
-    wanted = frozenset(lines)
-    with self._boxes.box() as box:
-      box.reset({})
-      ended = box.exec(
-        [
-          isolation.RIPGREP,
-          *('--no-config', '--no-ignore', '--hidden', '--threads=2'),
-          *(
-            '--fixed-strings',
-            '--only-matching',
-            '--no-heading',
-            '--no-line-number',
-            '--null',
-          ),
-          *('--no-messages', '--glob=*.py', '--file=-', *roots),
-        ],
-        seconds=_SEARCH_SECONDS,
-        stdin='\n'.join(lines) + '\n',
-      )
-    if ended.timed_out or ended.exit_code is None or ended.dropped_bytes:
-      raise trajectory.InfrastructureError(
-        f'cannot search a box for deleted code: {ended.output[-300:]}'
-      )
-    pairs = (line.partition('\0') for line in ended.output.splitlines())
-    return {line: path for path, _, line in pairs if line in wanted}
-
-
-def readable_roots() -> list[str]:
-  """Folders of this machine that a box can read."""
-  return sorted({'/usr', '/opt', os.path.realpath(sys.base_prefix)})
-
-
 # --- One package -------------------------------------------------------------
 
 
@@ -254,23 +97,27 @@ def prepare(
   """Downloads, snapshots and tests a package; what can be kept is kept.
 
   Raises:
-    ValueError: the package makes no tasks, with the reason.
+    UnfitError: the package makes no tasks, with the reason.
   """
   out = pathlib.Path(config.out)
   package = packages_lib.find(requirement)
-  files = packages_lib.unpack(fetch(package, out))
+  files = packages_lib.unpack(make_inputs.fetch(package, out))
   licence = packages_lib.licence(files)
   tree = snapshots.pack(packages_lib.scrub(files))
   name = snapshots.name(tree)
   source.write_bytes(source.tree_path(out, name), tree)
   kept = out / 'work' / package.name / f'suite-{name[:12]}.json'
   if not kept.exists():
-    bench = Bench(boxes, tree)
+    bench = make_bench.Bench(boxes, tree)
     answers = [
       bench.answers(
         [
           trials.job(
-            {}, package.tests, package, cpu=_BASELINE_CPU, trace=traced
+            {},
+            package.tests,
+            package,
+            cpu=make_bench.BASELINE_CPU,
+            trace=traced,
           )
         ]
       )[0]
@@ -292,7 +139,9 @@ def prepare(
 
 
 def single_candidates(
-  subject: trials.Subject, bench: Bench, config: candidates_lib.Config
+  subject: trials.Subject,
+  bench: make_bench.Bench,
+  config: candidates_lib.Config,
 ) -> list[candidates_lib.Candidate]:
   """All candidates with one bug, of functions that tests reach.
 
@@ -310,7 +159,7 @@ def single_candidates(
     for path, functions in wanted.items()
     for function in functions
   }
-  known = bench.found(sorted(tells - {''}), readable_roots())
+  known = bench.found(sorted(tells - {''}), make_bench.readable_roots())
   if known:
     places = ', '.join(sorted(set(known.values()))[:5])
     print(
@@ -335,7 +184,7 @@ def single_candidates(
 
 def try_batch(
   subject: trials.Subject,
-  bench: Bench,
+  bench: make_bench.Bench,
   batch: Sequence[candidates_lib.Candidate],
 ) -> list[dict[str, Any]]:
   """Journal entries of these candidates.
@@ -377,7 +226,7 @@ def try_batch(
 
 def _grade(
   subject: trials.Subject,
-  bench: Bench,
+  bench: make_bench.Bench,
   candidate: candidates_lib.Candidate,
   shown: trials.Parts,
   graded: Mapping[str, Any],
@@ -432,7 +281,7 @@ class Progress:
   def run(
     self,
     subject: trials.Subject,
-    bench: Bench,
+    bench: make_bench.Bench,
     candidates: Sequence[candidates_lib.Candidate],
   ) -> None:
     """Tries those that are not in the journal, in their order."""
@@ -482,10 +331,10 @@ def make_package(
   """Tasks and rejections of one package.
 
   Raises:
-    ValueError: the package makes no tasks, with the reason.
+    UnfitError: the package makes no tasks, with the reason.
   """
   subject, tree = prepare(requirement, config, boxes)
-  bench = Bench(boxes, tree)
+  bench = make_bench.Bench(boxes, tree)
   singles = single_candidates(subject, bench, config.candidates)
   place = pathlib.Path(config.out, 'work', subject.package.name)
   journal = journal_lib.Journal(place / f'journal-{_key(subject)}.jsonl')
@@ -526,7 +375,7 @@ def make(config: Config) -> dict[str, Any]:
     print(f'Held out but not made here: {", ".join(sorted(stray))}')
   settings = dataclasses.replace(
     config.sandbox,
-    libraries=str(gather_libraries(known, out)),
+    libraries=str(make_inputs.gather_libraries(known, out)),
     hidden=config.hidden,
   )
   level = sandbox.probe(settings)
@@ -537,7 +386,7 @@ def make(config: Config) -> dict[str, Any]:
       for name in config.packages:
         try:
           made[name] = make_package(name, config, boxes, executor)
-        except ValueError as error:
+        except packages_lib.UnfitError as error:
           print(f'{name}: refused: {error}', flush=True)
           made[name] = {'tasks': [], 'rejected': {}, 'refused': str(error)}
     finally:

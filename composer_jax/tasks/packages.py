@@ -31,6 +31,10 @@ _PERMISSIVE = re.compile(
 _CLASSIFIER = 'License :: OSI Approved ::'
 
 
+class UnfitError(ValueError):
+  """A package that makes no tasks, and why."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Package:
   """One package: where its code and tests lie, and what they need."""
@@ -144,7 +148,7 @@ def licence(files: Mapping[str, bytes]) -> str:
   """The licence that PKG-INFO declares.
 
   Raises:
-    ValueError: none, or one that is not known to permit this use.
+    UnfitError: none, or one that is not known to permit this use.
   """
   text = files.get('PKG-INFO', b'').decode('utf-8', 'replace')
   metadata = email.parser.Parser().parsestr(text, headersonly=True)
@@ -157,6 +161,6 @@ def licence(files: Mapping[str, bytes]) -> str:
   declared.append(metadata.get('License', '').strip().partition('\n')[0])
   for name in filter(None, declared):
     if not _PERMISSIVE.search(name) or re.search(r'\b[AL]?GPL', name):
-      raise ValueError(f'its licence {name!r} is not known to be permissive')
+      raise UnfitError(f'its licence {name!r} is not known to be permissive')
     return name
-  raise ValueError('PKG-INFO declares no licence')
+  raise UnfitError('PKG-INFO declares no licence')

@@ -17,6 +17,7 @@ import math
 from typing import Any
 
 from composer_jax import trajectory
+from composer_jax.tasks import packages
 
 SLOW_SECONDS = 4.0  # A test beyond that is left out.
 FEWEST_TESTS = 5
@@ -71,10 +72,12 @@ def of_answers(answers: Sequence[Mapping[str, Any] | None]) -> Suite:
   """The suite, from runs of all tests on correct code; the first is traced.
 
   Raises:
-    ValueError: there are too few tests to trust, with the reason.
+    UnfitError: there are too few tests to trust, with the reason.
   """
   if any(answer is None for answer in answers):
-    raise ValueError('its tests hang, or end the process that runs them')
+    raise packages.UnfitError(
+      'its tests hang, or end the process that runs them'
+    )
   excluded = _excluded(answers)
   first, *others = answers
   names = set().union(*(answer['tests'] for answer in answers))
@@ -85,7 +88,7 @@ def of_answers(answers: Sequence[Mapping[str, Any] | None]) -> Suite:
   }
   if len(seconds) < max(FEWEST_TESTS, LEAST_SHARE * len(names)):
     some = '; '.join(f'{t}: {r}' for t, r in list(excluded.items())[:3])
-    raise ValueError(
+    raise packages.UnfitError(
       f'{len(seconds)} of {len(names)} tests can be trusted ({some})'
     )
   order = first['order']

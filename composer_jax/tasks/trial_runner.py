@@ -1,8 +1,10 @@
 """Runs many variants of one repository in a box, each in a fork of its own.
 
 This file runs inside a box, on its own and from the standard library and pytest
-alone. Pytest is imported once, which is most of what a short run costs; none of
-the tested code is ever imported outside the forks.
+alone. Pytest is imported once, and what is compiled is kept from fork to fork:
+that is most of what a short run costs. None of the tested code is ever imported
+outside the forks, and every file that is laid has a time of its own, so that no
+compiled file is taken for another's.
 
 Standard input is a JSON list of jobs:
 
@@ -22,6 +24,9 @@ died.
 """
 
 import collections
+import gc
+import importlib
+import itertools
 import json
 import os
 import resource
@@ -31,10 +36,13 @@ import sys
 import threading
 import time
 
+from _pytest import config as pytest_config
 import pytest
 
 _LONGEST = 600  # Characters of one traceback; its end is kept.
 _MOST_ERRORS = 10  # Tracebacks kept.
+_FIRST_TIME = 1_000_000_000  # Of files that were laid, in seconds.
+_times = itertools.count(_FIRST_TIME)
 _ARGUMENTS = (
   '-q',
   '--tb=short',
@@ -183,9 +191,15 @@ def lay(files):
     except FileNotFoundError:
       before[path] = None
     os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
-    with open(path, 'wb') as file:
-      file.write(text if isinstance(text, bytes) else text.encode())
+    write(path, text.encode())
   return before
+
+
+def write(path, data):
+  with open(path, 'wb') as file:
+    file.write(data)
+  now = next(_times)
+  os.utime(path, (now, now))
 
 
 def restore(before):
@@ -193,8 +207,15 @@ def restore(before):
     if data is None:
       os.unlink(path)
     else:
-      with open(path, 'wb') as file:
-        file.write(data)
+      write(path, data)
+
+
+def warm():
+  """Imports what pytest would import in every fork."""
+  for name in pytest_config.default_plugins:
+    importlib.import_module(f'_pytest.{name}')
+  sys.dont_write_bytecode = False
+  gc.freeze()
 
 
 def wait(child, source, wall):
@@ -242,6 +263,7 @@ def main():
   jobs = json.load(sys.stdin)
   target = int(os.environ.pop('BOX_REPORT'))
   os.environ['PYTEST_DISABLE_PLUGIN_AUTOLOAD'] = '1'
+  warm()
   answers = [answer(job) for job in jobs]
   with os.fdopen(target, 'w') as file:
     json.dump(answers, file)

@@ -119,7 +119,10 @@ def parts(
   candidate: candidates_lib.Candidate,
   failed: Collection[str],
 ) -> Parts:
-  """Draws what is shown of the failing tests; the same every time."""
+  """Draws what is shown of the failing tests; the same every time.
+
+  Tests that a class inherits are shown unless their whole file is hidden.
+  """
   texts = subject.texts
   by_function = sorted({excerpts.function_of(test) for test in failed})
   lot = int(candidate.key, 16)
@@ -135,7 +138,11 @@ def parts(
   elif draw < _SOME_SHOWN and len(by_function) > 1:
     hidden = by_function[: 1 + lot // 100 % (len(by_function) - 1)]
   elif draw >= _FILES_HIDDEN and len(broken_files) < len(files):
-    emptied = broken_files
+    emptied = [path for path in broken_files if path in texts]
+  spelled = {
+    path: excerpts.written(texts.get(path, '')) for path in broken_files
+  }
+  hidden = [(path, name) for path, name in hidden if name in spelled[path]]
   reduced = {path: _EMPTY_FILE for path in emptied}
   for path in sorted({path for path, _ in hidden} - set(emptied)):
     names = {name for file, name in hidden if file == path}
