@@ -365,7 +365,8 @@ FILES = (
     'writing to what is not its own',
     'import glob, os, sys\n'
     'for folder in ("/", "/usr", "/usr/bin", "/opt", "/opt/box",'
-    ' "/opt/box/bin", "/lib", "/etc", "/root", "/home", "/dev", "/sys", "/run", "/var",'
+    ' "/opt/box/bin", "/lib", "/etc", "/root", "/home", "/dev", "/sys",'
+    ' "/run", "/var",'
     ' sys.prefix, os.__file__[:-5], *glob.glob("/opt/*")):\n'
     '  try: open(folder + "/x", "w"); print("ESCAPED wrote to", folder)\n'
     '  except OSError: pass\n'
@@ -466,7 +467,7 @@ attempt('device', lambda: os.mknod('/tmp/sda', 0o60666, os.makedev(8, 0)))
 attempt('keys', lambda: call(248, b'user', b'a', b'b', 1, -3))
 attempt('keyctl', lambda: call(250, 0, -3, 1))
 attempt('bpf', lambda: call(321, 0, 0, 0))
-attempt('perf', lambda: call(298, ctypes.create_string_buffer(99), 0, -1, -1, 0))
+attempt('perf', lambda: call(298, bytes(128), 0, -1, -1, 0))
 attempt('module', lambda: call(175, b'', 0, b''))
 attempt('module of a file', lambda: call(313, 0, b'', 0))
 attempt('kexec', lambda: call(246, 0, 0, 0, 0))

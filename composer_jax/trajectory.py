@@ -115,8 +115,9 @@ class Difficulty(NamedTuple):
 class Task:
   """One piece of work: files to repair, tests to see, tests to pass.
 
-  `hidden_files` only ever enter a fresh grading sandbox. Commands are argument
-  vectors that run in the directory of the files.
+  `hidden_files` only ever enter a fresh grading sandbox; where a test file is
+  among `files` too, that one shows a part of it. Commands are argument vectors
+  that run in the directory of the files.
 
   The work starts from `snapshot`, the name of a stored tree, with `files` laid
   over it; without a snapshot, from `files` alone. Tests are named as pytest
@@ -142,9 +143,16 @@ class Task:
       raise ValueError(f'{self.id}: split is train or heldout: {self.split!r}')
     if not self.files and not self.snapshot:
       raise ValueError(f'{self.id}: a task needs at least one file')
-    leaked = set(self.files) & set(self.hidden_files)
+    leaked = sorted(
+      path
+      for path in set(self.files) & set(self.hidden_files)
+      if not is_test(path) or self.files[path] == self.hidden_files[path]
+    )
     if leaked:
-      raise ValueError(f'{self.id}: hidden files are visible: {sorted(leaked)}')
+      raise ValueError(
+        f'{self.id}: hidden files may replace a shorter test that is visible,'
+        f' not be visible nor replace work: {leaked}'
+      )
     object.__setattr__(self, 'files', types.MappingProxyType(dict(self.files)))
     object.__setattr__(
       self, 'hidden_files', types.MappingProxyType(dict(self.hidden_files))

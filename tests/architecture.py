@@ -25,6 +25,7 @@ LAYERS = {
   'learner': 2,
   'checkpoint': 2,
   'loop': 3,
+  'make_tasks': 3,
   'viewer': 3,
   'experiments': 4,
   'benchmarks': 4,
@@ -78,11 +79,13 @@ def _library(root: pathlib.Path, call: ast.Call) -> Library:
     )
   match fields['srcs']:
     case ast.Call(func=ast.Name(id='glob'), args=[patterns], keywords=[]):
-      files = {
-        str(path.relative_to(root))
-        for pattern in ast.literal_eval(patterns)
-        for path in root.glob(pattern)
-      }
+      files = _glob(root, patterns)
+    case ast.Call(
+      func=ast.Name(id='glob'),
+      args=[patterns],
+      keywords=[ast.keyword(arg='exclude', value=excluded)],
+    ):
+      files = _glob(root, patterns) - _glob(root, excluded)
     case plain:
       files = set(ast.literal_eval(plain))
   deps = ast.literal_eval(fields['deps'])
@@ -91,6 +94,14 @@ def _library(root: pathlib.Path, call: ast.Call) -> Library:
     files=tuple(sorted(files)),
     deps=tuple(dep.removeprefix(':') for dep in deps),
   )
+
+
+def _glob(root: pathlib.Path, patterns: ast.expr) -> set[str]:
+  return {
+    str(path.relative_to(root))
+    for pattern in ast.literal_eval(patterns)
+    for path in root.glob(pattern)
+  }
 
 
 @functools.cache

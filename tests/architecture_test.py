@@ -144,6 +144,22 @@ class WrongTreeTest(parameterized.TestCase):
     root = self.tree({'composer_jax/text/__init__.py': ''}, {'text': []})
     self.assert_one_fault(architecture.room_faults(root), 'text', 'nothing')
 
+  def test_files_that_a_glob_excludes_belong_to_another_library(self):
+    root = self.tree(
+      {'composer_jax/actor/door.py': 'import composer_jax.model.moe'}
+    )
+    build = (root / 'BUILD').read_text()
+    whole = "glob(['composer_jax/actor/*.py'])"
+    parted = f"{whole[:-1]}, exclude=['composer_jax/actor/d*.py'])"
+    self.assertIn(whole, build)
+    (root / 'BUILD').write_text(
+      build.replace(whole, parted)
+      + "py_library(name='loop', srcs=['composer_jax/actor/door.py'],"
+      " deps=[':model'])\n"
+    )
+    self.assertEmpty(list(architecture.room_faults(root)))
+    self.assertEmpty(list(architecture.import_faults(root)))
+
   def test_sees_a_library_without_a_layer(self):
     root = self.tree({'composer_jax/extra/new.py': ''}, {'extra': []})
     self.assert_one_fault(architecture.room_faults(root), 'extra', 'layer')

@@ -22,9 +22,9 @@ def _text(notebook) -> str:
 
 
 class NotebooksTest(parameterized.TestCase):
-  @parameterized.parameters(*_PATHS)
-  def test_holds_no_definitions_and_no_results_of_a_run(self, path):
-    notebook = nbformat.read(path, 4)
+  @parameterized.parameters(*[(path.name,) for path in _PATHS])
+  def test_holds_no_definitions_and_no_results_of_a_run(self, name):
+    notebook = nbformat.read(_NOTEBOOKS / name, 4)
     nbformat.validate(notebook)
     for cell in notebook.cells:
       if cell.cell_type == 'code':

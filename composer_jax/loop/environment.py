@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import dataclasses
 import time
 
@@ -91,39 +91,18 @@ class Environment:
       verdict = grade.grade(
         task, work.files, box, self._cache, tree=tree, removed=work.removed
       )
-      measured = self._compare(task, work, box, self._last_word(done))
+      compared = _compare(task, work, tree, self._last_word(done))
+      if task.snapshot and compared.changed_code:
+        compared = _with_lint(compared, box)
     done = dataclasses.replace(
       done,
       final_files=work.files,
-      facts=facts.measure(done, task, measured, verdict),
+      facts=facts.measure(done, task, compared, verdict),
       sandbox_level=level,
       seconds=time.monotonic() - started,
     )
     (done,) = shaping.rescore([done], self._config.rewards)
     return done
-
-  def _compare(
-    self,
-    task: trajectory.Task,
-    work: registry.Work,
-    box: sandbox.Box,
-    message: str,
-  ) -> work_lib.Work:
-    """The work beside what it began with and what it might have been."""
-    before = {**task.files, **work.before}
-    compared = work_lib.Work(
-      before=before,
-      after=work_lib.handed_in(before, work.files, work.removed),
-      gold=work_lib.fixed(before, task.provenance.fix),
-      message=message,
-    )
-    if not task.snapshot or not compared.changed_code:
-      return compared
-    return dataclasses.replace(
-      compared,
-      lint_before=_lint(box, compared.before, compared.changed_code),
-      lint_after=_lint(box, compared.after, compared.changed_code),
-    )
 
   def _last_word(self, done: trajectory.Trajectory) -> str:
     """What the policy said in its last turn, beside or in its calls."""
@@ -132,10 +111,28 @@ class Environment:
     return f'{said} {calls.final_message(done)}'.strip()
 
 
-def _lint(
-  box: sandbox.Box, files: Mapping[str, str], paths: Sequence[str]
-) -> Mapping[str, int] | None:
-  return linting.counts(box, {path: files.get(path, '') for path in paths})
+def _compare(
+  task: trajectory.Task, work: registry.Work, tree: bytes, message: str
+) -> work_lib.Work:
+  """The work beside what it began with and what it might have been."""
+  fix = task.provenance.fix
+  paths = {*work.files, *work.removed, *(edit.path for edit in fix)}
+  before = work_lib.found(tree, task.files, paths)
+  return work_lib.Work(
+    before=before,
+    after=work_lib.handed_in(before, work.files, work.removed),
+    gold=work_lib.fixed(before, fix) if fix else None,
+    message=message,
+  )
+
+
+def _with_lint(compared: work_lib.Work, box: sandbox.Box) -> work_lib.Work:
+  """The same, with what ruff finds in the changed code before and after."""
+  before, after = (
+    linting.counts(box, {p: files.get(p, '') for p in compared.changed_code})
+    for files in (compared.before, compared.after)
+  )
+  return dataclasses.replace(compared, lint_before=before, lint_after=after)
 
 
 def _blanked(call_tools: episode.Tools, blank: Blank) -> episode.Tools:

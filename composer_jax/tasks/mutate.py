@@ -110,7 +110,7 @@ def mutations(text: str, path: str) -> list[Mutation]:
     ):
       continue
     edit = _smallest_edit(source, site, path)
-    if edit is not None and _parses(edit.apply(text)):
+    if edit is not None and _parses(source, site, edit.apply(text)):
       found.append(Mutation(site.kind, edit))
   return found
 
@@ -368,9 +368,12 @@ def _only_at(text: str, part: str, start: int) -> bool:
   return text.find(part) == start and text.rfind(part) == start
 
 
-def _parses(text: str) -> bool:
+def _parses(source: syntax.Source, site: _Site, text: str) -> bool:
+  """Whether the statement of the module that was mutated still parses."""
+  lines = source.statement(source.tokens[site.first].line)
+  part = text.split('\n')[lines.start - 1 : lines.stop - 1]
   try:
-    ast.parse(text)
+    ast.parse('\n'.join(part))
   except SyntaxError:
     return False
   return True

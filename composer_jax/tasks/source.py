@@ -2,10 +2,12 @@
 
 A set is one ArrayRecord file: a header, then one task per record, as JSON.
 The file appears whole or not at all, and carries the key of what it was made
-from, so that a set made from something else is seen to be stale.
+from, so that a set made from something else is seen to be stale. The trees that
+its tasks start from lie beside it, each under the name of its content.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -18,8 +20,12 @@ from array_record.python import array_record_module
 import grain
 
 from composer_jax import trajectory
+from composer_jax.tasks import snapshots
 
 FORMAT = 2
+TASKS = 'tasks.array_record'
+SNAPSHOTS = 'snapshots'
+LIBRARIES = 'libraries'  # What the boxes of these tasks must see.
 
 
 def digest(*parts: bytes) -> str:
@@ -34,16 +40,29 @@ def write(
   path: pathlib.Path, tasks: Sequence[trajectory.Task], key: str
 ) -> None:
   """Writes the set under a temporary name, then renames it."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  handle, name = tempfile.mkstemp(prefix=f'{path.name}.', dir=path.parent)
-  os.close(handle)
-  try:
+  with _appearing(path) as name:
     writer = array_record_module.ArrayRecordWriter(name, 'group_size:64')
     header = {'format': FORMAT, 'key': key, 'tasks': len(tasks)}
     writer.write(json.dumps(header).encode())
     for task in tasks:
-      writer.write(json.dumps(_to_json(task)).encode())
+      writer.write(json.dumps(to_json(task)).encode())
     writer.close()
+
+
+def write_bytes(path: pathlib.Path, data: bytes) -> None:
+  """Writes a file that appears whole or not at all."""
+  with _appearing(path) as name:
+    pathlib.Path(name).write_bytes(data)
+
+
+@contextlib.contextmanager
+def _appearing(path: pathlib.Path) -> Iterator[str]:
+  """A temporary name for a file that is renamed when it is whole."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  handle, name = tempfile.mkstemp(prefix=f'{path.name}.', dir=path.parent)
+  os.close(handle)
+  try:
+    yield name
     os.replace(name, path)
   finally:
     pathlib.Path(name).unlink(missing_ok=True)
@@ -53,16 +72,55 @@ def read(path: pathlib.Path, key: str) -> tuple[trajectory.Task, ...] | None:
   """The set under `path`, or None if there is none made from this key."""
   if not path.exists():
     return None
+  header, records = _records(path)
+  if header['format'] != FORMAT or header['key'] != key:
+    return None
+  return tuple(map(from_json, records))
+
+
+def _records(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   reader = array_record_module.ArrayRecordReader(str(path))
   header, *records = map(json.loads, reader.read_all())
   reader.close()
-  if header['format'] != FORMAT or header['key'] != key:
-    return None
   if header['tasks'] != len(records):
     raise ValueError(
       f'{path}: {len(records)} of {header["tasks"]} tasks; delete the file'
     )
-  return tuple(map(_from_json, records))
+  return header, records
+
+
+def read_set(
+  folder: str | os.PathLike[str],
+) -> tuple[tuple[trajectory.Task, ...], dict[str, bytes]]:
+  """The tasks in a folder, and the trees that they start from, by name.
+
+  Raises:
+    ValueError: there is no set, or of another format, or a tree is not what its
+      name says.
+  """
+  path = pathlib.Path(folder, TASKS)
+  if not path.exists():
+    raise ValueError(
+      f'no {TASKS} in {folder}: make it with composer_jax.tasks.make'
+    )
+  header, records = _records(path)
+  if header['format'] != FORMAT:
+    raise ValueError(
+      f'{path} has format {header["format"]}, not {FORMAT}: make it again'
+    )
+  tasks = tuple(map(from_json, records))
+  trees = {}
+  for name in sorted({task.snapshot for task in tasks if task.snapshot}):
+    tree = tree_path(folder, name)
+    trees[name] = tree.read_bytes() if tree.exists() else b''
+    if snapshots.name(trees[name]) != name:
+      raise ValueError(f'{tree} is missing or damaged: make the set again')
+  return tasks, trees
+
+
+def tree_path(folder: str | os.PathLike[str], name: str) -> pathlib.Path:
+  """Where the tree of that name lies."""
+  return pathlib.Path(folder, SNAPSHOTS, f'{name}.tar')
 
 
 def cached(
@@ -91,7 +149,7 @@ def order(
   return grain.MapDataset.source(tasks).seed(seed).shuffle().repeat()
 
 
-def _to_json(task: trajectory.Task) -> dict[str, Any]:
+def to_json(task: trajectory.Task) -> dict[str, Any]:
   record = {
     field.name: _plain(getattr(task, field.name))
     for field in dataclasses.fields(task)
@@ -104,7 +162,7 @@ def _plain(value: Any) -> Any:
   return dict(value) if isinstance(value, Mapping) else value
 
 
-def _from_json(record: dict[str, Any]) -> trajectory.Task:
+def from_json(record: dict[str, Any]) -> trajectory.Task:
   provenance = dict(record['provenance'])
   bugs = tuple(trajectory.Edit(**bug) for bug in provenance.pop('bugs'))
   fields = record | {

@@ -16,7 +16,7 @@ _LAYOUT = (
   tokenize.COMMENT,
   tokenize.ENDMARKER,
 )
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Token(NamedTuple):
@@ -87,11 +87,31 @@ class Source:
       return ''
     return self.lines[head.line - 1][head.start : tail.stop]
 
+  def statement(self, line: int) -> range:
+    """Lines of the module's statement that holds this line, decorators too.
+
+    Statements that share a line count as one.
+    """
+    first = last = line
+    for node in self.tree.body:
+      start = first_line(node)
+      if start <= last and node.end_lineno >= first:
+        first, last = min(first, start), max(last, node.end_lineno)
+    return range(first, last + 1)
+
   def is_editable(self, span: range) -> bool:
     """Whether these tokens are code that may change, within one line."""
     return self.editable.issuperset(span) and (
       self.tokens[span.start].line == self.tokens[span.stop - 1].line
     )
+
+
+def first_line(node: ast.stmt) -> int:
+  """The line on which a statement begins, with its decorators."""
+  decorators = []
+  if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+    decorators = node.decorator_list
+  return min(part.lineno for part in (*decorators, node))
 
 
 def walk(tree: ast.AST) -> Iterator[ast.AST]:
@@ -125,7 +145,7 @@ def _mark_editable(source: Source) -> None:
   """Marks the bodies of functions, then takes out what must stay."""
   kept_out = []
   for node in walk(source.tree):
-    if isinstance(node, _FUNCTIONS):
+    if isinstance(node, FUNCTIONS):
       first = source.first(node.body[0])
       source.editable.update(range(first, source.last(node)))
       kept_out.append(range(source.first(node), first))

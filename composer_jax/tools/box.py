@@ -79,6 +79,13 @@ class Box:
     process = self._process
     return process is not None and process.poll() is None
 
+  @property
+  def pid(self) -> int:
+    """Of the process around the box."""
+    if self._process is None:
+      raise SandboxError('the box is dead: reset it first')
+    return self._process.pid
+
   def ping(self) -> None:
     """Raises SandboxError unless the box answers."""
     self._ask({'operation': 'ping'})

@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import shutil
-import site
 import socket
 import subprocess
 import sys
@@ -41,7 +40,6 @@ _DOOR = (  # Copied into a box.
   'assert_runner.py',
   'pytest_runner.py',
 )
-_DEBIAN_PACKAGES = '/usr/lib/python3/dist-packages'
 _ALTERNATIVES = '/etc/alternatives'
 _KERNEL_SETTINGS = (
   '/proc/sys',
@@ -89,6 +87,7 @@ class SandboxConfig:
   wait_seconds: float = 120.0  # For a free box of the pool.
   answer_seconds: float = 15.0  # Beyond a command's own limit.
   libraries: str = ''  # Folder of packages that Python finds in a box.
+  hidden: tuple[str, ...] = ()  # Folders of this machine that are empty there.
 
 
 @functools.cache
@@ -159,8 +158,24 @@ def _environment(
   }
 
 
-def _mounts(libraries: str) -> list[str]:
+def _installed() -> list[str]:
+  """Folders of packages that were installed here: none of a box's business.
+
+  They may hold the very code that a task asks for.
+  """
+  roots = {'/usr', '/usr/local', _python()[1]}
+  return sorted(
+    str(folder)
+    for root in roots
+    for pattern in ('lib/python3*/site-packages', 'lib/python3*/dist-packages')
+    for folder in pathlib.Path(root).glob(pattern)
+    if folder.is_dir() and not folder.is_symlink()
+  )
+
+
+def _mounts(config: SandboxConfig) -> list[str]:
   """What of this machine a box sees, read-only: /usr, Python, programs."""
+  libraries = config.libraries
   mounts = ['--ro-bind', '/usr', '/usr']
   for name in ('/bin', '/sbin', '/lib', '/lib32', '/lib64'):
     if os.path.islink(name):
@@ -173,11 +188,6 @@ def _mounts(libraries: str) -> list[str]:
     for parent in reversed(prefix.parents[:-1]):
       mounts += ['--perms', '0755', '--dir', str(parent)]
     mounts += ['--ro-bind', str(prefix), str(prefix)]
-  # Not this machine's packages: what is installed here, perhaps the very code
-  # that a task has changed, is no part of a task.
-  for folder in (*site.getsitepackages([sys.base_prefix]), _DEBIAN_PACKAGES):
-    if os.path.isdir(folder):
-      mounts += ['--perms', '0755', '--tmpfs', folder, '--remount-ro', folder]
   if os.path.isdir(_ALTERNATIVES):  # Where Debian's `awk` leads.
     mounts += ['--perms', '0755', '--dir', '/etc']
     mounts += ['--ro-bind', _ALTERNATIVES, _ALTERNATIVES]
@@ -192,6 +202,10 @@ def _mounts(libraries: str) -> list[str]:
       mounts += ['--ro-bind', os.path.realpath(program), inside]
   if libraries:
     mounts += ['--ro-bind', os.path.realpath(libraries), LIBRARIES]
+  for folder in (*_installed(), *config.hidden):
+    if os.path.isdir(folder):
+      mounts += ['--perms', '0755', '--size', '4096', '--tmpfs', folder]
+      mounts += ['--remount-ro', folder]
   return mounts
 
 
@@ -210,7 +224,7 @@ def _bwrap_command(
       command += ['--cap-add', f'CAP_{capability}']
   else:
     command += ['--unshare-user', '--disable-userns']
-  command += [*_mounts(config.libraries), '--proc', '/proc', '--dev', '/dev']
+  command += [*_mounts(config), '--proc', '/proc', '--dev', '/dev']
   for path in _KERNEL_SETTINGS:
     if os.path.exists(path):  # Whoever is root outside could write to it.
       command += ['--ro-bind', path, path]

@@ -85,13 +85,6 @@ class Work:
 
   files: Mapping[str, str]  # Changed or new.
   removed: frozenset[str] = frozenset()
-  before: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-  def __post_init__(self):
-    """`before` has the texts that changed or removed files had."""
-    stray = set(self.before) - set(self.files) - self.removed
-    if stray:
-      raise ValueError(f'these files did not change: {sorted(stray)}')
 
 
 class ResultCache:
@@ -257,9 +250,7 @@ class Workspace:
       if size <= room:
         files[path] = text
         room -= size
-    removed = frozenset(before.keys() - after.keys())
-    touched = {path: before[path] for path in {*files, *removed} & {*before}}
-    return Work(files=files, removed=removed, before=_texts(touched))
+    return Work(files=files, removed=frozenset(before.keys() - after.keys()))
 
 
 def relative(path: str) -> str:

@@ -2,11 +2,14 @@
 
 from concurrent import futures
 import pathlib
+import sys
+import tempfile
 import time
 
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from composer_jax.tools import libraries
 from composer_jax.tools import sandbox
 
 _CONFIG = sandbox.SandboxConfig(allow_weak=True)
@@ -281,6 +284,47 @@ class ForkTest(parameterized.TestCase):
           self.assertEqual(other.files(), {'a': '1'})
           other.write('a', '2')
         self.assertEqual(box.files(), {'a': '1'})
+
+
+class ProgramsTest(parameterized.TestCase):
+  """What a developer types is there, and nothing of this machine's Python."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+    packages = pathlib.Path(cls.folder, 'packages')
+    libraries.collect(['pytest'], packages)
+    cls.config = sandbox.SandboxConfig(allow_weak=True, libraries=str(packages))
+
+  @parameterized.parameters(*_LEVELS)
+  def test_python_pytest_ruff_and_ripgrep_are_on_the_path(self, level):
+    with sandbox.Box(level, self.config) as box:
+      box.reset(
+        {'a.py': 'import os\n', 'a_test.py': 'def test_a():\n  assert 1\n'}
+      )
+      with box.shell() as shell:
+        said = lambda command: shell.exec(command, seconds=60).output
+        version = f'Python {sys.version.split()[0]}\n'
+        self.assertEqual(said('python --version'), version)
+        self.assertEqual(said('python3 --version'), version)
+        self.assertEqual(said('rg -l import'), 'a.py\n')
+        self.assertIn('F401', said('ruff check a.py'))
+        self.assertIn('1 passed', said('pytest -q a_test.py'))
+        self.assertIn('1 passed', said('python -m pytest -q a_test.py'))
+        if level is not sandbox.Level.WEAK:  # Else plugins may leave traces.
+          self.assertEqual(said('echo $(ls -A)'), 'a.py a_test.py\n')
+
+  @absltest.skipIf(_LEVEL is sandbox.Level.WEAK, 'weak boxes see everything')
+  def test_packages_of_this_machine_are_hidden(self):
+    with sandbox.Box(_LEVEL, self.config) as box:
+      count = 'import importlib.metadata as m; print(*sorted({d.name for d in'
+      result = box.exec(
+        ['python', '-c', f'{count} m.distributions()}}))'], seconds=20
+      )
+    self.assertEqual(
+      result.output, 'Pygments iniconfig packaging pluggy pytest\n'
+    )
 
 
 if __name__ == '__main__':
