@@ -29,8 +29,6 @@ class FinalWorkTest(harness.ToolTest):
     )
     self.assertEqual(work.files, {'README.md': 'x\n', 'a/b/c': 'y\n'})
     self.assertEqual(work.removed, {'pkg/sums.py'})
-    self.assertCountEqual(work.before, ['README.md', 'pkg/sums.py'])
-    self.assertEqual(work.before['README.md'], 'Adds numbers up.\n')
 
   def test_tests_that_were_changed_are_told_too(self):
     work = self.work('echo > tests/test_sums.py')
