@@ -22,8 +22,12 @@ from tests.loop import toy
 
 SEED = 3
 SETTINGS = (
-  'actor.summary_at=160',
+  'actor.summary_at=1',  # After every turn.
   'actor.summary_tokens=24',
+  'actor.max_turn_tokens=48',
+  'warm.demonstrations=120',  # Enough for a policy that can make calls.
+  'warm.steps=240',
+  'warm.optimizer.decay_steps=240',
   'curriculum.enabled=true',
   'run.save_every=2',
   'evaluate.greedy=false',
@@ -97,7 +101,7 @@ class LongEpisodesTest(absltest.TestCase):
     self.assertEqual(lines[0]['curriculum_active'], 20)
     self.assertEqual(lines[0]['curriculum_rate'], 0.5)
     self.assertBetween(lines[-1]['curriculum_rate'], 0, 1)
-    self.assertGreater(lines[-1]['contexts'], 0)
+    self.assertGreater(max(line['contexts'] for line in lines), 1)
 
   def test_outcomes_are_counted_for_the_tasks_that_were_attempted(self):
     paths = wiring.Paths(workdir=self.workdir)
