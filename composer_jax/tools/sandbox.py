@@ -41,7 +41,13 @@ _ACCEPT_WEAK = '--set sandbox.allow_weak=true'
 # --- Which level is possible here --------------------------------------------
 
 
-def _try_level(level: Level, config: SandboxConfig) -> str:
+def levels() -> tuple[Level, ...]:
+  """Those to try on this machine, strongest first."""
+  first = (Level.BWRAP_ROOT,) if os.geteuid() == 0 else ()
+  return (*first, Level.BWRAP_USER, Level.WEAK)
+
+
+def why_not(level: Level, config: SandboxConfig) -> str:
   """Runs something in a box of this level; why that failed, or ''."""
   try:
     with Box(level, config) as box:
@@ -58,12 +64,10 @@ def probe(config: SandboxConfig) -> Level:
   Raises:
     SandboxError: if only weak boxes run and they were not asked for.
   """
-  levels = [Level.BWRAP_USER]
-  if os.geteuid() == 0:
-    levels.insert(0, Level.BWRAP_ROOT)
+  *isolated, weak = levels()
   reasons = []
-  for level in levels:
-    reason = _try_level(level, config)
+  for level in isolated:
+    reason = why_not(level, config)
     if not reason:
       return level
     reasons.append(f'{level.value}: {reason}')
@@ -72,10 +76,10 @@ def probe(config: SandboxConfig) -> Level:
       f'no isolated sandbox here ({"; ".join(reasons)}). To run the code'
       f' that the model writes without isolation, add {_ACCEPT_WEAK}'
     )
-  reason = _try_level(Level.WEAK, config)
+  reason = why_not(weak, config)
   if reason:
     raise SandboxError(f'not even a weak sandbox runs here: {reason}')
-  return Level.WEAK
+  return weak
 
 
 # --- Many boxes --------------------------------------------------------------

@@ -105,9 +105,12 @@ def serve(settings, control):
 def become_ordinary(settings):
   """Gives up root for this box's own user, and hides from its processes."""
   if settings['uid']:
+    worker_processes.bound_capabilities()
     os.setgroups([])
     os.setresgid(*[settings['uid']] * 3)
     os.setresuid(*[settings['uid']] * 3)
+    worker_processes.drop_capabilities()
+  worker_processes.prctl(worker_processes.SET_NO_NEW_PRIVS, 1)
   worker_processes.prctl(worker_processes.SET_DUMPABLE, 0)
   worker_processes.prctl(worker_processes.SET_CHILD_SUBREAPER, 1)
   if not settings['own_folder']:  # Else it stays to clean up.

@@ -58,6 +58,7 @@ def limit(settings, seconds):
     resource.RLIMIT_NOFILE: 128,
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_MEMLOCK: 1 << 16,
+    resource.RLIMIT_SIGPENDING: 1 << 10,
   }
   if settings['count_processes']:
     limits[resource.RLIMIT_NPROC] = settings['processes']
@@ -66,6 +67,11 @@ def limit(settings, seconds):
     if hard != resource.RLIM_INFINITY:
       value = min(value, hard)
     resource.setrlimit(name, (value, value))
+  try:
+    with open('/proc/self/oom_score_adj', 'w') as file:
+      file.write('1000')  # The first to go where this machine runs short.
+  except OSError:
+    pass  # Where it is not for a user to set.
 
 
 def run_script(command):
@@ -158,6 +164,7 @@ def become(settings, request, *files):
 def supervise(settings, child, output, seconds):
   """Waits for the child or a limit: (captured output, why it was ended)."""
   capture = Capture(settings['output_bytes'])
+  limits = worker_processes.Watch(settings)
   ended = os.pidfd_open(child)
   poller = select.poll()
   poller.register(output, select.POLLIN)
@@ -176,11 +183,8 @@ def supervise(settings, child, output, seconds):
       return capture, ''
     now = time.monotonic()
     if now >= watch:
-      tree = worker_processes.descendants(os.getpid())
-      if len(tree) > settings['processes']:
-        return capture, f'more than {settings["processes"]} processes'
-      if sum(tree.values()) > settings['tree_bytes']:
-        return capture, f'more than {settings["tree_bytes"]} bytes of memory'
+      if excess := limits.excess():
+        return capture, excess
       watch = time.monotonic() + _WATCH_SECONDS
   return capture, 'time'
 

@@ -9,6 +9,8 @@ import tarfile
 
 import worker_processes
 
+_MOST_FOLDERS = 64  # Around a file that is read back in a snapshot or a copy.
+
 
 def open_folder(root, folders, make=False):
   """Opens a folder below `root` without following any link."""
@@ -193,12 +195,14 @@ def pack_file(root, archive, path, most):
 def entries(root):
   """Everything below `root`, in order: (path, directory entry).
 
-  Not recursive: folders may be nested deeper than Python can call. What lies
-  deeper than a path can say, or cannot be read, is left out.
+  What cannot be read, or lies below `_MOST_FOLDERS` folders, is left out:
+  every one of them is opened for every file, and there may be ten thousand.
   """
   waiting = [('', root)]
   while waiting:
     prefix, folder = waiting.pop()
+    if prefix.count('/') > _MOST_FOLDERS:
+      continue
     try:
       with os.scandir(folder) as found:
         inner = sorted(found, key=lambda entry: entry.name)

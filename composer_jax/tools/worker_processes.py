@@ -7,7 +7,11 @@ import signal
 import time
 
 SET_PDEATHSIG, SET_DUMPABLE, SET_CHILD_SUBREAPER = 1, 4, 36
-_SET_SECCOMP, _SET_NO_NEW_PRIVS = 22, 38
+SET_NO_NEW_PRIVS = 38
+_SET_SECCOMP, _DROP_BOUNDING = 22, 24
+_CAPSET = {'x86_64': 126, 'aarch64': 91}
+_CAPABILITY_VERSION = 0x20080522
+_CAPABILITIES = 64
 _FILTER_MODE = 2
 _KILL_SECONDS = 5.0  # After which a tree that will not die is reported.
 _PAGE = resource.getpagesize()
@@ -15,6 +19,21 @@ _PAGE = resource.getpagesize()
 
 def prctl(option, value):
   ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def bound_capabilities():
+  """Takes all capabilities out of what a program of this box could gain."""
+  libc = ctypes.CDLL(None)
+  for number in range(_CAPABILITIES):  # Those that there are not are refused.
+    libc.prctl(_DROP_BOUNDING, number, 0, 0, 0)
+
+
+def drop_capabilities():
+  """Gives up all capabilities, for good with `bound_capabilities`."""
+  number = _CAPSET.get(os.uname().machine)
+  if number is not None:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    ctypes.CDLL(None).syscall(number, header, (ctypes.c_uint32 * 6)())
 
 
 class _Program(ctypes.Structure):
@@ -29,7 +48,7 @@ def restrict(steps):
     return
   filter_ = _Program(len(steps) // 8, steps)
   libc = ctypes.CDLL(None, use_errno=True)
-  libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+  libc.prctl(SET_NO_NEW_PRIVS, 1, 0, 0, 0)
   if libc.prctl(_SET_SECCOMP, _FILTER_MODE, ctypes.byref(filter_), 0, 0):
     raise OSError(ctypes.get_errno(), 'cannot install a seccomp filter')
 
@@ -56,6 +75,38 @@ def descendants(root):
       if pid in resident:
         found[pid] = resident[pid]
   return found
+
+
+def used_inodes(folder):
+  status = os.statvfs(folder)
+  return status.f_files - status.f_ffree
+
+
+class Watch:
+  """Limits of this process's tree that the kernel does not keep.
+
+  What was there before counts against nobody.
+  """
+
+  def __init__(self, settings):
+    self._processes = settings['processes']
+    self._bytes = settings['tree_bytes']
+    self._inodes = {
+      folder: max(settings['inodes'], used_inodes(folder))
+      for folder in settings['counted']
+    }
+
+  def excess(self):
+    """Which limit is exceeded, if any."""
+    tree = descendants(os.getpid())
+    if len(tree) > self._processes:
+      return f'more than {self._processes} processes'
+    if sum(tree.values()) > self._bytes:
+      return f'more than {self._bytes} bytes of memory'
+    for folder, most in self._inodes.items():
+      if used_inodes(folder) > most:
+        return f'more than {most} files in {folder}'
+    return ''
 
 
 def send(pids, number):

@@ -188,6 +188,7 @@ class Session:
     self._lost = False  # A bash ended, and no call has been told.
     self._number = 0
     self._statuses = {}
+    self._limits = worker_processes.Watch(settings)
     self._capture = worker_commands.Capture(settings['output_bytes'])
 
   def serve(self):
@@ -306,12 +307,7 @@ class Session:
   def _excess(self):
     """Which limit the whole tree exceeds, if any; collects what ended."""
     worker_processes.reap(self._statuses)
-    tree = worker_processes.descendants(os.getpid())
-    if len(tree) > self._settings['processes']:
-      return f'more than {self._settings["processes"]} processes'
-    if sum(tree.values()) > self._settings['tree_bytes']:
-      return f'more than {self._settings["tree_bytes"]} bytes of memory'
-    return ''
+    return self._limits.excess()
 
   def _cpu_seconds(self):
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)

