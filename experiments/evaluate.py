@@ -40,7 +40,11 @@ from experiments import train
 
 _AGENTS = ('oracle', 'random', 'enumerator', 'openai', 'policy')
 AGENT = flags.DEFINE_enum('agent', None, _AGENTS, 'Who acts.')
-TASKS = flags.DEFINE_string('tasks', 'humaneval', 'Which tasks: humaneval.')
+TASKS = flags.DEFINE_string(
+  'tasks',
+  'humaneval',
+  'Which tasks: humaneval, or the folder of a set that tasks.make made.',
+)
 SPLIT = flags.DEFINE_enum(
   'split', 'heldout', ('heldout', 'train', 'all'), 'Which of the tasks.'
 )
@@ -52,6 +56,12 @@ LIMIT = flags.DEFINE_integer(
 )
 THREADS = flags.DEFINE_integer(
   'threads', os.cpu_count(), 'Attempts at once.', lower_bound=1
+)
+MOST_EDITS = flags.DEFINE_integer(
+  'most_edits',
+  60,
+  'Of enumerator on repositories: edits tried at one task.',
+  lower_bound=1,
 )
 OUT = flags.DEFINE_string('out', None, 'Directory for what is found.')
 TEMPERATURE = flags.DEFINE_float(
@@ -90,8 +100,9 @@ def _config() -> config_lib.Config:
       raise ValueError('--agent=policy needs --workdir, of a trained run')
     base = arena_lib.config_of_run(train.WORKDIR.value)
   else:
-    base = arena_lib.config()
-  return config_lib.override(base, train.SET.value)
+    base = arena_lib.config(TASKS.value)
+  config = config_lib.override(base, train.SET.value)
+  return arena_lib.with_tasks(config, TASKS.value)
 
 
 def _remote_config() -> remote.RemoteConfig | None:
@@ -142,7 +153,7 @@ def _agent(
     case 'random':
       return agents.random_caller(arena)
     case 'enumerator':
-      return agents.enumerator(arena)
+      return agents.enumerator(arena, MOST_EDITS.value)
     case 'policy':
       paths = wiring.Paths(workdir=train.WORKDIR.value)
       temperature = 1.0 if TEMPERATURE.value is None else TEMPERATURE.value
@@ -165,6 +176,8 @@ def _identity(
     who['workdir'] = os.path.abspath(train.WORKDIR.value)
     who['version'] = weights_lib.latest(paths.weights)
     who['temperature'] = TEMPERATURE.value
+  if AGENT.value == 'enumerator':
+    who['most_edits'] = MOST_EDITS.value
   return {
     **who,
     'tasks': TASKS.value,
@@ -179,14 +192,14 @@ def run() -> dict[str, Any]:
   config, remote_config = _config(), _remote_config()
   identity = _identity(config, remote_config)
   if AGENT.value == 'policy':
-    chat = arena_lib.chat_of_run(train.WORKDIR.value, config.tools.allowed)
+    chat = arena_lib.chat_of_run(train.WORKDIR.value, config)
   else:
-    chat = arena_lib.chat_of_bytes(config.tools.allowed)
+    chat = arena_lib.chat_of_bytes(config)
   crew, seed = supervise.Crew(), train.SEED.value
   with arena_lib.open_boxes(config, THREADS.value, crew) as boxes:
-    tasks = arena_lib.load_tasks(TASKS.value, config, boxes, crew)
+    tasks, trees = wiring.load_tasks(config, boxes, crew)
     tasks = arena_lib.choose(tasks, SPLIT.value, LIMIT.value)
-    arena = arena_lib.enter(config, boxes, chat, crew)
+    arena = arena_lib.enter(config, boxes, chat, trees, crew)
     agent = _agent(arena, remote_config)
     arena_lib.claim(OUT.value, identity)
     journal = attempts.Journal(os.path.join(OUT.value, 'trajectories'))

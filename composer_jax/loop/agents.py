@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import random
 from typing import Any
@@ -11,8 +11,10 @@ import jax
 
 from composer_jax import trajectory
 from composer_jax.actor import baselines
+from composer_jax.actor import repairer
 from composer_jax.loop import config as config_lib
 from composer_jax.loop import environment
+from composer_jax.loop import focus
 from composer_jax.loop import heldout
 from composer_jax.loop import remote as remote_lib
 from composer_jax.loop import supervise
@@ -62,13 +64,26 @@ def random_caller(arena: Arena) -> Agent:
   return attempt
 
 
-def enumerator(arena: Arena) -> Agent:
-  """Tries every small edit in turn."""
+def enumerator(arena: Arena, most_edits: int) -> Agent:
+  """Tries small edits in turn: on a repository, of what the tests point at."""
 
   def attempt(task, seed):
-    return warmstart.enumerate_edits(task, arena.env, arena.chat, seed=seed)
+    if not task.snapshot:
+      return warmstart.enumerate_edits(task, arena.env, arena.chat, seed=seed)
+    turns = repairer.repairer(
+      candidates=_edits, rng=random.Random(seed), most_edits=most_edits
+    )
+    return arena.env.attempt(task, warmstart.scripted_player(turns, arena.chat))
 
   return attempt
+
+
+def _edits(text: str, path: str) -> Sequence[trajectory.Edit]:
+  """The small edits of a file; none where it is no Python."""
+  try:
+    return focus.candidates(text, focus.Focus(path))
+  except SyntaxError:
+    return ()
 
 
 def remote(arena: Arena, client: remote_lib.Client) -> Agent:

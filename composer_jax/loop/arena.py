@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import dataclasses
 import os
 from typing import Any
 
@@ -25,11 +26,15 @@ from composer_jax.tools import sandbox
 
 HUMANEVAL = 'humaneval'
 _BYTES = 4 << 20  # One context of an agent that has no tokenizer of its own.
+_TEXT_CHARS = 8000  # Of a result, where files are as long as they are.
 
 
-def config() -> config_lib.Config:
-  """Limits for agents whose tokens are bytes; of a policy, its run has them."""
-  return config_lib.Config(
+def config(tasks: str) -> config_lib.Config:
+  """Settings for agents whose tokens are bytes; of a policy, its run has them.
+
+  On repositories all tools are allowed.
+  """
+  base = config_lib.Config(
     name='evaluate',
     actor=episode.ActorConfig(
       max_turns=200, max_tokens=_BYTES, max_turn_tokens=_BYTES
@@ -38,6 +43,27 @@ def config() -> config_lib.Config:
     sampler=engine.SamplerConfig(max_tokens=_BYTES),
     learner=step.LearnerConfig(row_tokens=_BYTES),
   )
+  if tasks == HUMANEVAL:
+    return base
+  tools = registry.ToolsConfig(
+    allowed=tuple(registry.TOOLS), text_chars=_TEXT_CHARS
+  )
+  return dataclasses.replace(base, tools=tools)
+
+
+def with_tasks(config: config_lib.Config, tasks: str) -> config_lib.Config:
+  """The config with the tasks called so: 'humaneval', or a task set's folder.
+
+  Raises:
+    ValueError: there are none of that name.
+  """
+  if tasks != HUMANEVAL and not os.path.isdir(tasks):
+    raise ValueError(
+      f'--tasks={tasks} is neither {HUMANEVAL} nor the folder of a task set'
+    )
+  folder = '' if tasks == HUMANEVAL else tasks
+  repositories = dataclasses.replace(config.repositories, folder=folder)
+  return dataclasses.replace(config, repositories=repositories)
 
 
 def config_of_run(workdir: str) -> config_lib.Config:
@@ -58,18 +84,18 @@ def config_of_run(workdir: str) -> config_lib.Config:
     raise ValueError(f'--workdir={workdir}: {error}') from error
 
 
-def chat_of_run(workdir: str, allowed: Sequence[str]) -> chat_lib.Chat:
+def chat_of_run(workdir: str, config: config_lib.Config) -> chat_lib.Chat:
   """The chat format over the tokenizer of a run."""
   try:
     tokenizer = tokenizer_lib.load(workdir)
   except FileNotFoundError as error:
     raise ValueError(f'--workdir={workdir} has no tokenizer yet') from error
-  return chat_lib.Chat(tokenizer, wiring.signatures_of(allowed))
+  return chat_lib.Chat(tokenizer, wiring.signatures_of(config))
 
 
-def chat_of_bytes(allowed: Sequence[str]) -> chat_lib.Chat:
+def chat_of_bytes(config: config_lib.Config) -> chat_lib.Chat:
   """The chat format for agents that speak text."""
-  signatures = wiring.signatures_of(allowed)
+  signatures = wiring.signatures_of(config)
   tokenizer = tokenizer_lib.byte_level(chat_lib.fragments(signatures))
   return chat_lib.Chat(tokenizer, signatures)
 
@@ -84,24 +110,8 @@ def open_boxes(
     stack.callback(crew.end)
     level = sandbox.probe(config.sandbox)
     print(f'Sandbox level: {level.value}', flush=True)
-    pool = sandbox.BoxPool(threads, config.sandbox, level)
+    pool = sandbox.BoxPool(threads, wiring.sandbox_config(config), level)
     yield stack.enter_context(pool)
-
-
-def load_tasks(
-  name: str,
-  config: config_lib.Config,
-  boxes: sandbox.BoxPool,
-  crew: supervise.Crew,
-) -> tuple[trajectory.Task, ...]:
-  """The tasks called `name`: 'humaneval'.
-
-  Raises:
-    ValueError: there are none of that name.
-  """
-  if name == HUMANEVAL:
-    return wiring.load_tasks(config, boxes, crew)
-  raise ValueError(f'--tasks={name} is not {HUMANEVAL}')
 
 
 def choose(
@@ -123,9 +133,12 @@ def enter(
   config: config_lib.Config,
   boxes: sandbox.BoxPool,
   chat: chat_lib.Chat,
+  trees: Mapping[str, bytes],
   crew: supervise.Crew,
 ) -> agents.Arena:
-  env = environment.Environment(config, boxes, chat, registry.ResultCache())
+  """Where agents act; `trees` are what the tasks start from, by name."""
+  cache = registry.ResultCache()
+  env = environment.Environment(config, boxes, chat, cache, trees)
   return agents.Arena(config=config, env=env, chat=chat, crew=crew)
 
 

@@ -93,7 +93,7 @@ def run(
 
   Raises:
     trajectory.InfrastructureError: many in a row were lost.
-    supervise.Stopped: asked to; what is under way is given up.
+    supervise.Stopped: asked to; what ended before the process does is kept.
   """
   ended: queue.SimpleQueue[futures.Future] = queue.SimpleQueue()
   executor = futures.ThreadPoolExecutor(threads)
@@ -102,8 +102,19 @@ def run(
       executor.submit(attempt, one).add_done_callback(ended.put)
     return _collect(ended, len(waiting), journal, label=label, crew=crew)
   finally:  # After an error, none of the rest is begun.
-    journal.flush()  # Before the wait for those under way, which may be killed.
-    executor.shutdown(cancel_futures=True)
+    executor.shutdown(wait=False, cancel_futures=True)
+    _keep(ended, journal)  # While waiting for the rest, it may be killed.
+    executor.shutdown()
+    _keep(ended, journal)
+
+
+def _keep(ended: queue.SimpleQueue[futures.Future], journal: Journal) -> None:
+  """Writes down what ended well and was not collected any more."""
+  while not ended.empty():
+    future = ended.get()
+    if not future.cancelled() and future.exception() is None:
+      journal.add(future.result())
+  journal.flush()
 
 
 def _collect(

@@ -32,7 +32,7 @@ class Score:
   task_id: str
   member: int
   solved: bool
-  guards: tuple[str, ...]  # Those that fired: no cheat has solved anything.
+  guards: tuple[str, ...]  # Those that fired.
   submitted: bool
   turns: int
   tokens: int  # Of all contexts.
@@ -56,7 +56,7 @@ def score(
   Args:
     episode: the attempt.
     solved: whether the hidden tests pass.
-    guards: names of those that fired; it has not solved anything then.
+    guards: names of those that fired.
     usage: amounts of what it cost.
   """
   calls, failed, refused = (collections.Counter() for _ in range(3))
@@ -69,7 +69,7 @@ def score(
   return Score(
     task_id=episode.task_id,
     member=episode.member,
-    solved=solved and not guards,
+    solved=solved,
     guards=tuple(guards),
     submitted=episode.ending is trajectory.Ending.SUBMITTED,
     turns=len(episode.turns),
