@@ -36,7 +36,8 @@ SEED = flags.DEFINE_integer(
 SET = flags.DEFINE_multi_string(
   'set', [], 'A change to the config, as room.field=value. Repeatable.'
 )
-COMMANDS = ('train', 'ablations', 'precisions')  # All else has a config().
+# All else has a config().
+COMMANDS = ('train', 'evaluate', 'ablations', 'precisions')
 
 
 def load(name: str, settings: Sequence[str]) -> config_lib.Config:

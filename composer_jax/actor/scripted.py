@@ -58,6 +58,11 @@ class Script:
     self._notes: list[str] = []
 
   @property
+  def results(self) -> Sequence[trajectory.ToolResult]:
+    """What the tools said to the last turn."""
+    return self._results
+
+  @property
   def passed(self) -> bool:
     """Whether the last call of the last turn went well."""
     return bool(self._results) and self._results[-1].status is _OK

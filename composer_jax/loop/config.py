@@ -137,6 +137,27 @@ def to_json(config: Any) -> dict[str, Any]:
   return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
+def from_json(values: Mapping[str, Any], kind: Any = Config) -> Any:
+  """The config that `to_json` was given.
+
+  Raises:
+    ValueError: a field is missing or unknown, or the config refuses a value.
+  """
+  types = typing.get_type_hints(kind)
+  if types.keys() != values.keys():
+    odd = ', '.join(sorted(types.keys() ^ values.keys()))
+    raise ValueError(f'a {kind.__name__} of another version: {odd}')
+  fields = {
+    name: from_json(values[name], hint)
+    if dataclasses.is_dataclass(hint)
+    else tuple(values[name])
+    if typing.get_origin(hint) is tuple
+    else values[name]
+    for name, hint in types.items()
+  }
+  return kind(**fields)
+
+
 def differences(ours: Mapping, theirs: Mapping, prefix: str = '') -> list[str]:
   """Lines 'room.field: ours, theirs' for every value that differs."""
   lines = []

@@ -10,33 +10,59 @@ import jax
 from composer_jax import trajectory
 from composer_jax.checkpoint import weights as weights_lib
 from composer_jax.loop import behaviour
+from composer_jax.loop import config as config_lib
 from composer_jax.loop import environment
 from composer_jax.loop import evaluate
 from composer_jax.loop import metrics
 from composer_jax.loop import policy as policy_lib
 from composer_jax.loop import run as run_lib
+from composer_jax.loop import supervise
 from composer_jax.loop import warmstart
 from composer_jax.model import serving
 from composer_jax.replay import record
 from composer_jax.sampler import engine as engine_lib
 
 
-def serve(run: run_lib.Run, like) -> policy_lib.Policy:
+def serve_weights(
+  config: config_lib.Config,
+  weights: str,
+  like,
+  *,
+  stop_id: int,
+  crew: supervise.Crew,
+) -> policy_lib.Policy:
   """A sampler that has its weights from the published checkpoints only.
 
   Args:
-    run: the run.
+    config: of the run.
+    weights: where they are published.
     like: parameters of the learner, for their shapes.
+    stop_id: ends a turn.
+    crew: runs the threads.
+
+  Raises:
+    ValueError: nothing is published there.
   """
-  like = jax.eval_shape(lambda: serving.ship(like, run.config.model))
-  loaded = weights_lib.load_latest(run.paths.weights, like)
+  like = jax.eval_shape(lambda: serving.ship(like, config.model))
+  loaded = weights_lib.load_latest(weights, like)
+  if loaded.weights is None:
+    said = '; '.join(loaded.refused) or 'there are none'
+    raise ValueError(f'no usable weights in {weights}: {said}')
   engine = engine_lib.Engine(
-    run.config.sampler,
-    run.config.model,
-    loaded.weights,
-    stop_id=run.chat.end_id,
+    config.sampler, config.model, loaded.weights, stop_id=stop_id
   )
-  return policy_lib.Policy(engine, run.paths.weights, like, run.crew)
+  return policy_lib.Policy(engine, weights, like, crew)
+
+
+def serve(run: run_lib.Run, like) -> policy_lib.Policy:
+  """The sampler of a run under way."""
+  return serve_weights(
+    run.config,
+    run.paths.weights,
+    like,
+    stop_id=run.chat.end_id,
+    crew=run.crew,
+  )
 
 
 def evaluate_heldout(

@@ -187,6 +187,19 @@ def _humaneval(
   return source.cached(path, key, build)
 
 
+def signatures_of(config: config_lib.Config) -> chat_lib.Signatures:
+  """What the chat format holds constant of the tools that are allowed."""
+  repositories = bool(config.repositories.folder)
+  return {
+    name: [
+      (argument, parameter.type)
+      for argument, parameter in registry.TOOLS[name].parameters.items()
+      if parameter.required or (repositories and argument in _LINES)
+    ]
+    for name in config.tools.allowed
+  }
+
+
 def make_chat(
   config: config_lib.Config,
   tasks: Sequence[trajectory.Task],
@@ -200,15 +213,7 @@ def make_chat(
 
   It is learned from what the tools say about the training tasks.
   """
-  repositories = bool(config.repositories.folder)
-  signatures = {
-    name: [
-      (argument, parameter.type)
-      for argument, parameter in registry.TOOLS[name].parameters.items()
-      if parameter.required or (repositories and argument in _LINES)
-    ]
-    for name in config.tools.allowed
-  }
+  signatures = signatures_of(config)
 
   def observe(task: trajectory.Task) -> str:
     crew.check()

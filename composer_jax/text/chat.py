@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import json
 import re
+from typing import Any
 
 from composer_jax import trajectory
 from composer_jax.text import tokenizer as tokenizer_lib
@@ -48,6 +49,13 @@ def _call_pieces(name: str, arguments: Sequence[tuple[str, type]]) -> list[str]:
     pieces.append(quote)
   pieces[-1] += '}}\n</tool_call>'
   return pieces
+
+
+def written(name: str, arguments: Any) -> str:
+  """A call as plain text; `parse` refuses arguments that are no object."""
+  call = {'name': name, 'arguments': arguments}
+  body = json.dumps(call, ensure_ascii=False)
+  return f'<tool_call>\n{body}\n</tool_call>'
 
 
 def fragments(signatures: Signatures, *, summaries: bool = False) -> list[str]:
@@ -138,17 +146,19 @@ class Chat:
     return [*ids, self.end_id]
 
   def _call(self, call: trajectory.ToolCall) -> list[int]:
-    signature = self._signatures[call.name]
-    if len(call.arguments) > len(signature):  # Some that need not be given.
-      body = {'name': call.name, 'arguments': dict(call.arguments)}
-      text = json.dumps(body, ensure_ascii=False)
-      return self._tokenizer.encode(f'<tool_call>\n{text}\n</tool_call>')
+    signature = self._signatures.get(call.name)
+    if signature is None or dict(signature).keys() != call.arguments.keys():
+      return self._tokenizer.encode(written(call.name, dict(call.arguments)))
     first, *pieces = _call_pieces(call.name, signature)
     parts = [first]
     for (name, kind), piece in zip(signature, pieces, strict=True):
       value = json.dumps(call.arguments[name], ensure_ascii=False)
       parts += [value[1:-1] if kind is str else value, piece]
     return self._join(*parts)
+
+  def plain(self, text: str) -> list[int]:
+    """A turn of plain text, calls as `written` in it, end included."""
+    return [*self._tokenizer.encode(text), self.end_id]
 
   def parse(
     self, token_T: Sequence[int], turn: int

@@ -108,6 +108,11 @@ def train(
   return Tokenizer(bpe, fragments)
 
 
+def byte_level(fragments: Sequence[str]) -> Tokenizer:
+  """One token per byte of UTF-8: reads everything, learned from nothing."""
+  return train((), fragments, 256 + len(fragments))
+
+
 def load(directory: str) -> Tokenizer:
   with open(os.path.join(directory, _FILE), encoding='utf-8') as f:
     body = json.load(f)

@@ -15,6 +15,7 @@ from matplotlib import figure
 from matplotlib import ticker
 import numpy as np
 
+from composer_jax.viewer import estimates
 from composer_jax.viewer import history
 
 # Readable on white and on black alike.
@@ -364,7 +365,7 @@ def _bounds(row: Mapping[str, Any]) -> tuple[float, float]:
   if row.get('low') is not None and row.get('high') is not None:
     return row['low'], row['high']
   return (
-    history.interval(rate, row['tasks']) if row.get('tasks') else (rate,) * 2
+    estimates.interval(rate, row['tasks']) if row.get('tasks') else (rate,) * 2
   )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import dataclasses
 import json
-import math
 import os
 from typing import Any
 
@@ -65,12 +64,3 @@ def read_json(path: str) -> Mapping[str, Any]:
     return {}
   with open(path, encoding='utf-8') as file:
     return json.load(file)
-
-
-def interval(rate: float, tasks: int) -> tuple[float, float]:
-  """The 95 % interval of a share of `tasks` (Wilson, 1927)."""
-  z = 1.959964
-  middle = (rate + z**2 / (2 * tasks)) / (1 + z**2 / tasks)
-  half = z * math.sqrt(rate * (1 - rate) / tasks + (z / (2 * tasks)) ** 2)
-  half /= 1 + z**2 / tasks
-  return middle - half, middle + half

@@ -16,6 +16,7 @@ import jinja2
 
 from composer_jax import trajectory as trajectory_lib
 from composer_jax.viewer import curves
+from composer_jax.viewer import estimates
 from composer_jax.viewer import history
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
@@ -111,7 +112,7 @@ def _summary(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _rate(rate: float, tasks: int | None) -> str:
   if not tasks:
     return f'{100 * rate:.1f} %'
-  low, high = history.interval(rate, tasks)
+  low, high = estimates.interval(rate, tasks)
   return f'{100 * rate:.1f} % (95 %: {100 * low:.1f} to {100 * high:.1f})'
 
 

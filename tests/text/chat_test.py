@@ -128,6 +128,30 @@ class RoundTripTest(parameterized.TestCase):
   def test_a_call_without_values_is_two_tokens(self):
     self.assertLen(fakes.chat().calls([call('submit')]), 2)
 
+  def test_calls_that_no_signature_provides_for_are_read_back(self):
+    chat = fakes.chat()
+    calls = [
+      call('read_file', path='a.py', first=3),
+      call('submit', message='</tool_call> "done"\n'),
+      call('read_file'),
+      call('lint', paths=['a.py', 'é']),
+      call('undo'),
+    ]
+    parsed = chat.parse(chat.calls(calls), turn=1)
+    self.assertEqual(
+      [(p.name, dict(p.arguments), p.error) for p in parsed],
+      [(c.name, dict(c.arguments), '') for c in calls],
+    )
+
+  def test_plain_text_keeps_its_calls_but_no_arguments_that_are_a_text(self):
+    chat = fakes.chat()
+    bad = chat_lib.written('grep', '{"pattern": "</tool_call>')
+    good = chat_lib.written('grep', {'pattern': '<tool_call>'})
+    parsed = chat.parse(chat.plain(f'Let me see.\n{bad}\n{good}'), turn=0)
+    self.assertEqual([p.name for p in parsed], ['', 'grep'])
+    self.assertIn('an object', parsed[0].error)
+    self.assertEqual(parsed[1].arguments, {'pattern': '<tool_call>'})
+
 
 OPEN, CLOSE = '<tool_call>', '</tool_call>'
 GOOD = '{"name": "undo", "arguments": {}}'

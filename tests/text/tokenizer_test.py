@@ -87,6 +87,16 @@ class TrainTest(absltest.TestCase):
       tokenizer_lib.train(TEXTS, ['<a>', '<a>'], 300)
 
 
+class ByteLevelTest(absltest.TestCase):
+  def test_has_one_token_per_byte_and_one_per_fragment(self):
+    tokenizer = tokenizer_lib.byte_level(FRAGMENTS)
+    text = 'def é(): return "🙂"\x00\r\n'
+    ids = tokenizer.encode(text)
+    self.assertLen(ids, len(text.encode()))
+    self.assertEqual(tokenizer.decode(ids), text)
+    self.assertEqual(tokenizer.vocab_size, 256 + len(FRAGMENTS))
+
+
 class SaveTest(absltest.TestCase):
   def test_comes_back_with_the_same_ids(self):
     directory = self.enter_context(tempfile.TemporaryDirectory())

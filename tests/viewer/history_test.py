@@ -57,19 +57,5 @@ class SeriesTest(absltest.TestCase):
     np.testing.assert_array_equal(value_T, [5, 7])
 
 
-class IntervalTest(absltest.TestCase):
-  """Wilson's interval of a share."""
-
-  def test_is_symmetric_at_one_half_and_narrows_with_more_tasks(self):
-    np.testing.assert_allclose(
-      history.interval(0.5, 100), [0.4038, 0.5962], atol=1e-4
-    )
-
-  def test_stays_within_a_share(self):
-    low, high = history.interval(0.0, 10)
-    self.assertAlmostEqual(low, 0.0)
-    self.assertAlmostEqual(high, 0.2775, places=4)  # z² / (n + z²)
-
-
 if __name__ == '__main__':
   absltest.main()
