@@ -23,7 +23,7 @@ Level = isolation.Level
 SandboxConfig = isolation.SandboxConfig
 SandboxError = isolation.SandboxError
 
-_WEAK_PREFIX = 'composer_jax-box-'
+_PREFIX = 'composer_jax-box-'
 _REPLY_BYTES = 32 << 20
 _SUPERVISION = '[the command ended its own supervision]'
 _RESTARTED = '[the shell was restarted]'
@@ -62,7 +62,7 @@ class Box:
     self.level = level
     self._config = config
     self._popen = popen
-    self._folder = ''  # Of a weak box.
+    self._folder = ''  # Where there is no bubblewrap.
     self._closed = False
     self._stopping = threading.Lock()
     self._process: subprocess.Popen[bytes] | None = None
@@ -211,14 +211,15 @@ class Box:
     self._control.settimeout(self._config.answer_seconds)
     with theirs:
       try:
-        if self.level is Level.WEAK:
-          prefix = f'{_WEAK_PREFIX}{os.getpid()}-'
+        if self.level in (Level.WEAK, Level.UNSHARE):
+          prefix = f'{_PREFIX}{os.getpid()}-'
           self._folder = tempfile.mkdtemp(prefix=prefix)
         self._process = isolation.start(
           self.level, self._config, theirs, self._popen, self._folder
         )
       except (OSError, SandboxError) as error:
         self._control.close()
+        self._remove_folder()
         raise SandboxError(f'cannot start a box: {error}') from error
     try:
       self.ping()
@@ -243,9 +244,14 @@ class Box:
         _, errors = process.communicate(timeout=self._config.answer_seconds)
       except subprocess.TimeoutExpired as error:
         raise SandboxError('a box does not end when killed') from error
-    if self._folder:  # In case that the worker could not.
-      _remove(self._folder)
+    self._remove_folder()
     return errors.decode('utf-8', 'replace')
+
+  def _remove_folder(self) -> None:
+    """In case that the worker could not."""
+    folder, self._folder = self._folder, ''
+    if folder:
+      _remove(folder)
 
   def _recover(self) -> None:
     """After a command that ended its handler: clean up, or let the box go."""
@@ -426,7 +432,7 @@ def _receive(connection: socket.socket, deadline: float) -> bytes:
 
 
 def _remove(folder: str | pathlib.Path) -> None:
-  """Removes a weak box's folder, and what its code had locked in there.
+  """Removes a box's folder, and what its code had locked in there.
 
   By programs that do not mind how deep it is.
   """
@@ -435,9 +441,9 @@ def _remove(folder: str | pathlib.Path) -> None:
 
 
 def reap_stale() -> None:
-  """Removes the folders that weak boxes of killed runs left behind."""
+  """Removes the folders that boxes of killed runs left behind."""
   here = pathlib.Path(tempfile.gettempdir())
-  for folder in here.glob(f'{_WEAK_PREFIX}*-*'):
-    pid = folder.name[len(_WEAK_PREFIX) :].split('-', 1)[0]
+  for folder in here.glob(f'{_PREFIX}*-*'):
+    pid = folder.name[len(_PREFIX) :].split('-', 1)[0]
     if pid.isdigit() and not os.path.exists(f'/proc/{pid}'):
       _remove(folder)

@@ -65,6 +65,7 @@ class Level(enum.Enum):
 
   BWRAP_ROOT = 'bwrap-root'
   BWRAP_USER = 'bwrap-user'
+  UNSHARE = 'unshare'
   WEAK = 'weak'
 
 
@@ -101,6 +102,10 @@ def find_bwrap() -> str | None:
   return shutil.which('bwrap')
 
 
+def find_unshare() -> str | None:
+  return shutil.which('unshare')
+
+
 def find_ripgrep() -> str | None:
   return _find('rg')
 
@@ -134,7 +139,7 @@ def _worker_settings(level: Level, config: SandboxConfig) -> dict[str, object]:
     'counted': ['/repo', '/tmp', '/dev/shm'],
     'uid': uid,
     'count_processes': level is Level.BWRAP_ROOT
-    or (level is Level.BWRAP_USER and user_counted_apart),
+    or (level in (Level.BWRAP_USER, Level.UNSHARE) and user_counted_apart),
     'own_folder': '',
     'programs': {},
     'libraries': [LIBRARIES] if config.libraries else [],
@@ -173,40 +178,56 @@ def _installed() -> list[str]:
   )
 
 
-def _mounts(config: SandboxConfig) -> list[str]:
-  """What of this machine a box sees, read-only: /usr, Python, programs."""
-  libraries = config.libraries
-  mounts = ['--ro-bind', '/usr', '/usr']
+def _view(config: SandboxConfig) -> list[tuple[str, ...]]:
+  """What of this machine a box sees, read-only: /usr, Python, programs.
+
+  Steps: ('bind', source, path), ('link', target, path), ('folder', path),
+  ('empty', path), which hides a folder.
+  """
+  steps = [('bind', '/usr', '/usr')]
   for name in ('/bin', '/sbin', '/lib', '/lib32', '/lib64'):
     if os.path.islink(name):
-      mounts += ['--symlink', os.readlink(name), name]
+      steps.append(('link', os.readlink(name), name))
     elif os.path.isdir(name):
-      mounts += ['--ro-bind', name, name]
+      steps.append(('bind', name, name))
   prefix = pathlib.Path(_python()[1])
   if not prefix.is_relative_to('/usr'):
     # Parents that bwrap makes by itself are closed to other users.
-    for parent in reversed(prefix.parents[:-1]):
-      mounts += ['--perms', '0755', '--dir', str(parent)]
-    mounts += ['--ro-bind', str(prefix), str(prefix)]
+    steps += [('folder', str(p)) for p in reversed(prefix.parents[:-1])]
+    steps.append(('bind', str(prefix), str(prefix)))
   if os.path.isdir(_ALTERNATIVES):  # Where Debian's `awk` leads.
-    mounts += ['--perms', '0755', '--dir', '/etc']
-    mounts += ['--ro-bind', _ALTERNATIVES, _ALTERNATIVES]
-  mounts += ['--perms', '0755', '--dir', '/opt']
-  mounts += ['--perms', '0755', '--dir', '/opt/box']
-  mounts += ['--perms', '0755', '--dir', PROGRAMS]
+    steps += [('folder', '/etc'), ('bind', _ALTERNATIVES, _ALTERNATIVES)]
+  steps += [('folder', path) for path in ('/opt', '/opt/box', PROGRAMS)]
   for name in ('python', 'python3'):
-    mounts += ['--symlink', _python()[0], f'{PROGRAMS}/{name}']
-  mounts += ['--symlink', '../pytest.sh', f'{PROGRAMS}/pytest']
+    steps.append(('link', _python()[0], f'{PROGRAMS}/{name}'))
+  steps.append(('link', '../pytest.sh', f'{PROGRAMS}/pytest'))
   for program, inside in ((find_ripgrep(), RIPGREP), (find_ruff(), RUFF)):
     if program is not None:
-      mounts += ['--ro-bind', os.path.realpath(program), inside]
-  if libraries:
-    mounts += ['--ro-bind', os.path.realpath(libraries), LIBRARIES]
+      steps.append(('bind', os.path.realpath(program), inside))
+  if config.libraries:
+    steps.append(('bind', os.path.realpath(config.libraries), LIBRARIES))
   for folder in (*_installed(), *config.hidden):
     if os.path.isdir(folder):
-      mounts += ['--perms', '0755', '--size', '4096', '--tmpfs', folder]
-      mounts += ['--remount-ro', folder]
-  return mounts
+      steps.append(('empty', folder))
+  return steps
+
+
+def _spaces(config: SandboxConfig) -> tuple[tuple[str, int], ...]:
+  """Folders that a box can write to, and their bytes."""
+  size = config.disk_bytes
+  return ('/repo', size), ('/tmp', size), ('/dev/shm', 1 << 20)
+
+
+def _existing(paths: Sequence[str]) -> list[str]:
+  return [path for path in paths if os.path.exists(path)]
+
+
+_BWRAP_STEPS = {
+  'bind': ('--ro-bind', '{0}', '{1}'),
+  'link': ('--symlink', '{0}', '{1}'),
+  'folder': ('--perms', '0755', '--dir', '{0}'),
+  'empty': ('--perms', '0755', '--tmpfs', '{0}', '--remount-ro', '{0}'),
+}
 
 
 def _bwrap_command(
@@ -224,29 +245,38 @@ def _bwrap_command(
       command += ['--cap-add', f'CAP_{capability}']
   else:
     command += ['--unshare-user', '--disable-userns']
-  command += [*_mounts(config), '--proc', '/proc', '--dev', '/dev']
-  for path in _KERNEL_SETTINGS:
-    if os.path.exists(path):  # Whoever is root outside could write to it.
-      command += ['--ro-bind', path, path]
-  for path in _KERNEL_SECRETS:
-    if os.path.exists(path):
-      command += ['--ro-bind', '/dev/null', path]
+  for step, *arguments in _view(config):
+    command += [word.format(*arguments) for word in _BWRAP_STEPS[step]]
+  command += ['--proc', '/proc', '--dev', '/dev']
+  # Whoever is root outside could write to the first, and read the others.
+  for path in _existing(_KERNEL_SETTINGS):
+    command += ['--ro-bind', path, path]
+  for path in _existing(_KERNEL_SECRETS):
+    command += ['--ro-bind', '/dev/null', path]
   for name, fd in door.items():
-    mode = '0555' if name.endswith('.sh') else '0444'
-    command += ['--perms', mode, '--ro-bind-data', str(fd)]
+    command += ['--perms', f'{_mode(name):04o}', '--ro-bind-data', str(fd)]
     command.append(f'/opt/box/{name}')
-  for folder, size in (
-    ('/repo', config.disk_bytes),
-    ('/tmp', config.disk_bytes),
-    ('/dev/shm', 1 << 20),
-  ):
+  for folder, size in _spaces(config):
     command += ['--perms', '1777', '--size', str(size), '--tmpfs', folder]
   command += ['--remount-ro', '/dev', '--remount-ro', '/', '--chdir', '/repo']
   command += ['--clearenv']
-  inside = LIBRARIES if config.libraries else ''
-  for name, value in _environment('/repo', '/tmp', PROGRAMS, inside).items():
+  for name, value in _inner_environment(config).items():
     command += ['--setenv', name, value]
   return [*command, '--']
+
+
+def _mode(name: str) -> int:
+  return 0o555 if name.endswith('.sh') else 0o444
+
+
+def _inner_environment(config: SandboxConfig) -> dict[str, str]:
+  libraries = LIBRARIES if config.libraries else ''
+  return _environment('/repo', '/tmp', PROGRAMS, libraries)
+
+
+def _worker_command(level: Level, config: SandboxConfig) -> list[str]:
+  settings = json.dumps(_worker_settings(level, config))
+  return [_python()[0], '-S', '-s', '/opt/box/worker.py', settings]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -289,8 +319,11 @@ def start(
 ) -> subprocess.Popen[bytes]:
   """Starts a box's process, which reads its requests from `stdin`.
 
-  A weak box lives in `folder`; the others ignore it.
+  A weak box lives in `folder`, one by `unshare` covers it with its root; the
+  others ignore it.
   """
+  if level is Level.UNSHARE:
+    return _start_unshare(config, stdin, popen, folder)
   if level is Level.WEAK:
     return _start_weak(config, stdin, popen, folder)
   return _start_bwrap(level, config, stdin, popen)
@@ -305,12 +338,40 @@ def _start_bwrap(
       name: stack.enter_context(open(_HERE / name, 'rb')).fileno()
       for name in _DOOR
     }
-    settings = json.dumps(_worker_settings(level, config))
-    python = (_python()[0], '-S', '-s', '/opt/box/worker.py', settings)
-    command = [*_bwrap_command(level, config, door), *python]
+    command = _bwrap_command(level, config, door)
+    command += _worker_command(level, config)
     return popen(
       Launch(command=command, stdin=stdin, pass_fds=tuple(door.values()))
     )
+
+
+def _start_unshare(
+  config: SandboxConfig, stdin: socket.socket, popen: Popen, folder: str
+) -> subprocess.Popen[bytes]:
+  """Starts the worker in namespaces that `entrance.py` furnishes."""
+  binary = find_unshare()
+  if binary is None:
+    raise SandboxError('no `unshare`, which is a part of util-linux')
+  settings, secrets = _existing(_KERNEL_SETTINGS), _existing(_KERNEL_SECRETS)
+  steps = [*_view(config), ('kernel', settings, secrets)]
+  steps.append(('devices',))
+  for name in _DOOR:
+    path = f'/opt/box/{name}'
+    steps.append(('copy', str(_HERE / name), path, _mode(name)))
+  for path, size in _spaces(config):
+    steps.append(('memory', path, size, 2 * config.inodes))
+  plan = {
+    'root': folder,
+    'steps': steps,
+    'command': _worker_command(Level.UNSHARE, config),
+    'environment': _inner_environment(config),
+  }
+  command = [binary, '--user', '--map-root-user', '--mount', '--pid', '--fork']
+  command += ['--net', '--ipc', '--uts', '--cgroup', '--kill-child=SIGKILL']
+  command += [_python()[0], '-S', '-s', str(_HERE / 'entrance.py')]
+  return popen(
+    Launch(command=[*command, json.dumps(plan)], stdin=stdin, environment={})
+  )
 
 
 def _start_weak(

@@ -3,15 +3,19 @@
 A box is one bubblewrap process around a warm Python worker (`worker.py`). What
 is in it sees no network and nothing of this machine but `/usr` and Python, both
 read-only, and can write only to `/repo` and `/tmp`, which live in memory. It
-ends with the process that made it, and needs no folder on disk.
+ends with the process that made it, and writes nothing to disk.
 
 Levels, strongest first, see `probe`: as root every box has its own user id;
-as an ordinary user a user namespace stands in for that; 'weak' is a plain
-subprocess with limits. Weak is no security boundary: code can read files,
-reach the network, and write wherever the user can.
+as an ordinary user a user namespace stands in for that; without bubblewrap,
+`unshare` and `entrance.py` make the same box; 'weak' is a plain subprocess with
+limits. Weak is no security boundary: code can read files, reach the network,
+and write wherever the user can.
 
-Not covered: Linux only; a module in /repo that is named like one of the
-standard library does not shadow it when the worker has imported that already.
+Not covered: Linux only. Memory is watched, not accounted: between two looks a
+tree can take what its cores can fill, and memory that processes share without
+touching it is bound by `processes` times `memory_bytes` alone. A module in
+/repo that is named like one of the standard library does not shadow it when the
+worker has imported that already.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ _ACCEPT_WEAK = '--set sandbox.allow_weak=true'
 def levels() -> tuple[Level, ...]:
   """Those to try on this machine, strongest first."""
   first = (Level.BWRAP_ROOT,) if os.geteuid() == 0 else ()
-  return (*first, Level.BWRAP_USER, Level.WEAK)
+  return (*first, Level.BWRAP_USER, Level.UNSHARE, Level.WEAK)
 
 
 def why_not(level: Level, config: SandboxConfig) -> str:

@@ -23,7 +23,9 @@ from composer_jax.tools import sandbox
 
 _CONFIG = sandbox.SandboxConfig(allow_weak=True)
 _LEVEL = sandbox.probe(_CONFIG)
-_LEVELS = tuple(dict.fromkeys((_LEVEL, sandbox.Level.WEAK)))
+_LEVELS = tuple(
+  level for level in sandbox.levels() if not sandbox.why_not(level, _CONFIG)
+)
 _ISOLATED = _LEVEL is not sandbox.Level.WEAK
 
 _FORK_BOMB = """
@@ -456,7 +458,7 @@ os.write(int(os.environ['BOX_REPORT']), b'written')
     box.exec(['sh', '-c', 'mkdir -p locked/inner; chmod 0 locked'], seconds=5)
     box.close()
     self.assertEmpty(_survivors(mark))
-    if level is sandbox.Level.WEAK:
+    if level in (sandbox.Level.WEAK, sandbox.Level.UNSHARE):
       self.assertLen(_folders(os.getpid()), len(folders) - 1)
     with self.assertRaises(sandbox.SandboxError):
       box.reset({})
@@ -567,16 +569,31 @@ class BoxPoolTest(absltest.TestCase):
 
 
 class ProbeTest(absltest.TestCase):
+  def hide(self, *finders):
+    for name in finders:
+      self.enter_context(
+        absltest.mock.patch.object(isolation, name, lambda: None)
+      )
+
   def test_weak_alone_is_refused_with_the_flag_that_accepts_it(self):
-    with absltest.mock.patch.object(isolation, 'find_bwrap', lambda: None):
-      with self.assertRaisesRegex(
-        sandbox.SandboxError, r'bubblewrap.*--set sandbox\.allow_weak=true'
-      ):
-        sandbox.probe(sandbox.SandboxConfig())
-      weak = sandbox.probe(sandbox.SandboxConfig(allow_weak=True))
-      self.assertIs(weak, sandbox.Level.WEAK)
-      with self.assertRaises(trajectory.InfrastructureError):
-        sandbox.Box(_LEVEL if _ISOLATED else sandbox.Level.BWRAP_USER, _CONFIG)
+    self.hide('find_bwrap', 'find_unshare')
+    with self.assertRaisesRegex(
+      sandbox.SandboxError, r'bubblewrap.*--set sandbox\.allow_weak=true'
+    ):
+      sandbox.probe(sandbox.SandboxConfig())
+    weak = sandbox.probe(sandbox.SandboxConfig(allow_weak=True))
+    self.assertIs(weak, sandbox.Level.WEAK)
+    with self.assertRaises(trajectory.InfrastructureError):
+      sandbox.Box(sandbox.Level.UNSHARE, _CONFIG)
+    self.assertEmpty(_folders(os.getpid()))
+
+  @absltest.skipIf(
+    sandbox.why_not(sandbox.Level.UNSHARE, _CONFIG), 'no namespaces here'
+  )
+  def test_without_bubblewrap_namespaces_isolate(self):
+    self.hide('find_bwrap')
+    level = sandbox.probe(sandbox.SandboxConfig())
+    self.assertIs(level, sandbox.Level.UNSHARE)
 
 
 if __name__ == '__main__':

@@ -14,7 +14,9 @@ from composer_jax.tools import sandbox
 
 _CONFIG = sandbox.SandboxConfig(allow_weak=True)
 _LEVEL = sandbox.probe(_CONFIG)
-_LEVELS = tuple(dict.fromkeys((_LEVEL, sandbox.Level.WEAK)))
+_LEVELS = tuple(
+  level for level in sandbox.levels() if not sandbox.why_not(level, _CONFIG)
+)
 _RESTARTED = '[the shell was restarted]'
 
 
