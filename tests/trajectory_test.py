@@ -38,6 +38,14 @@ class IsTestTest(parameterized.TestCase):
 
 
 class TaskTest(absltest.TestCase):
+  def test_a_hidden_file_may_replace_a_shorter_test_and_nothing_else(self):
+    shown = {'a.py': 'x = 1', 'test_a.py': 'def test_x(): pass\n'}
+    whole = {'test_a.py': 'def test_x(): pass\ndef test_y(): pass\n'}
+    dataclasses.replace(fakes.TASK, files=shown, hidden_files=whole)
+    for hidden in ({'test_a.py': shown['test_a.py']}, {'a.py': 'x = 2'}):
+      with self.assertRaisesRegex(ValueError, str([*hidden])[1:-1]):
+        dataclasses.replace(fakes.TASK, files=shown, hidden_files=hidden)
+
   def test_difficulty_counts_what_the_known_fix_adds(self):
     bugs = (
       trajectory.Edit('a.py', 'x = 1\ny = 2', 'pass'),

@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import sys
+import threading
 from typing import Any
 
 from absl import app
@@ -44,6 +45,9 @@ _DEFAULT = (
   'toolz,inflection,parse,semver,python-slugify,tabulate,boltons,humanize'
 )
 _BASELINES = 3  # Runs of all tests on correct code.
+
+# CPython 3.11 cannot make syntax trees in two threads at once: gh-106905.
+_one_parser = threading.Lock()
 
 _PACKAGES = flags.DEFINE_list(
   'packages', _DEFAULT.split(','), 'Names on PyPI, or NAME==VERSION.'
@@ -196,10 +200,11 @@ def try_batch(
   answers = dict(zip(batch, bench.answers(jobs), strict=True))
   objections = {c: trials.objection(subject, answers[c]) for c in batch}
   sound = [candidate for candidate in batch if not objections[candidate]]
-  shown = {
-    c: trials.parts(subject, c, trials.failing(answers[c]['tests']))
-    for c in sound
-  }
+  with _one_parser:
+    shown = {
+      c: trials.parts(subject, c, trials.failing(answers[c]['tests']))
+      for c in sound
+    }
   jobs = [trials.graded_job(subject, candidate) for candidate in sound]
   jobs += [trials.visible_job(subject, c, shown[c]) for c in sound]
   again = bench.answers(jobs) if jobs else []
@@ -238,15 +243,16 @@ def _grade(
   gold, cpu = bench.correct({candidate.path: text}, subject.command(files))
   if gold is None or trials.failing(gold):
     return None, 'correct code fails'
-  task = trials.task(
-    subject,
-    candidate,
-    shown=shown,
-    visible=visible,
-    gold=gold,
-    cpu=cpu,
-    failed=trials.failing(graded['tests']),
-  )
+  with _one_parser:
+    task = trials.task(
+      subject,
+      candidate,
+      shown=shown,
+      visible=visible,
+      gold=gold,
+      cpu=cpu,
+      failed=trials.failing(graded['tests']),
+    )
   outcomes, _ = bench.outcomes(
     {**task.files, **task.hidden_files}, task.grade_command, task.test_seconds
   )
@@ -351,6 +357,7 @@ def make_package(
     'rejected': collections.Counter(
       e['objection'] for e in entries if e['objection']
     ),
+    'refused': '',
   }
 
 
@@ -399,14 +406,17 @@ def _write(out: pathlib.Path, made: Mapping[str, Any]) -> dict[str, Any]:
   """The task set and its index."""
   tasks = [task for one in made.values() for task in one['tasks']]
   if not tasks:
-    raise ValueError('no package made any task')
+    reasons = '; '.join(
+      f'{name}: {one["refused"]}' for name, one in made.items()
+    )
+    raise ValueError(f'no package made any task: {reasons}')
   index = {
     'packages': {
       name: {
         'tasks': len(one['tasks']),
         'kinds': collections.Counter(t.provenance.kind for t in one['tasks']),
         'rejected': one['rejected'],
-        'refused': one.get('refused', ''),
+        'refused': one['refused'],
       }
       for name, one in made.items()
     },

@@ -6,6 +6,7 @@ from unittest import mock
 from absl.testing import absltest
 
 from composer_jax import trajectory
+from composer_jax.tasks import snapshots
 from composer_jax.tasks import source
 
 KEY = source.digest(b'data', b'code')
@@ -72,6 +73,39 @@ class SetTest(absltest.TestCase):
     for _ in range(2):
       self.assertEqual(source.cached(self.path, KEY, build), TASKS)
     build.assert_called_once_with()
+
+
+class FolderTest(absltest.TestCase):
+  """A set with the trees that its tasks start from."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+    self.tree = snapshots.pack({'a.py': b'x = 1'})
+    self.name = snapshots.name(self.tree)
+    tasks = [dataclasses.replace(TASKS[0], snapshot=self.name), TASKS[1]]
+    self.tasks = tuple(tasks)
+    source.write(self.folder / source.TASKS, tasks, KEY)
+    source.write_bytes(source.tree_path(self.folder, self.name), self.tree)
+
+  def test_comes_back_with_its_trees(self):
+    self.assertEqual(
+      source.read_set(self.folder), (self.tasks, {self.name: self.tree})
+    )
+
+  def test_a_missing_or_damaged_tree_is_refused(self):
+    place = source.tree_path(self.folder, self.name)
+    for damage in (lambda: place.write_bytes(b'x'), place.unlink):
+      damage()
+      with self.assertRaisesRegex(ValueError, 'missing or damaged'):
+        source.read_set(self.folder)
+
+  def test_no_set_or_another_format_is_refused(self):
+    with self.assertRaisesRegex(ValueError, 'make it with'):
+      source.read_set(self.folder / 'nowhere')
+    with mock.patch.object(source, 'FORMAT', source.FORMAT + 1):
+      with self.assertRaisesRegex(ValueError, 'make it again'):
+        source.read_set(self.folder)
 
 
 class OrderTest(absltest.TestCase):
