@@ -136,26 +136,26 @@ def summarise(
 def text(summary: Mapping[str, Any]) -> str:
   """The summary as tables for a terminal."""
   k = summary['k']
-  header = f'{"":<28}{"tasks":>7}{"attempts":>10}{"pass@1":>9}{"95 %":>19}'
+  header = f'{"":<24}{"tasks":>7}{"attempts":>10}{"pass@1":>9}{"95 %":>19}'
   header += (f'{f"pass@{k}":>10}' + f'{"95 %":>19}') * (k > 1)
   lines = [header, _line('all', summary['all'], k)]
   for name, rows in summary['groups'].items():
     lines += ['', f'by {name}']
     lines += [_line(f'  {label}', row, k) for label, row in rows.items()]
   if summary['tools']:
-    lines += ['', f'{"tool":<28}{"calls":>9}{"failed":>9}{"refused":>9}']
+    lines += ['', f'{"tool":<24}{"calls":>9}{"failed":>9}{"refused":>9}']
   for name, row in summary['tools'].items():
     lines.append(
-      f'  {name:<26}{row["calls"]:>9.2f}{row["failed"]:>9.1%}'
+      f'  {name:<22}{row["calls"]:>9.2f}{row["failed"]:>9.1%}'
       f'{row["refused"]:>9.1%}'
     )
   lines += ['', 'per attempt']
   cost = summary['cost']
-  lines += [f'  {name:<26}{value:>12.6g}' for name, value in cost.items()]
+  lines += [f'  {name:<22}{value:>12.6g}' for name, value in cost.items()]
   if summary['guards']:
     lines += ['', 'guards fired in']
   for name, share in summary['guards'].items():
-    lines.append(f'  {name:<26}{share:>12.1%}')
+    lines.append(f'  {name:<22}{share:>12.1%}')
   if summary['lost']:
     lines += [
       '',
@@ -244,7 +244,7 @@ def _total(counts: Iterable[Mapping[str, float]]) -> collections.Counter:
 
 
 def _line(label: str, row: Row, k: int) -> str:
-  line = f'{label:<28}{row["tasks"]:>7}{row["attempts"]:>10}'
+  line = f'{label:<24}{row["tasks"]:>7}{row["attempts"]:>10}'
   line += _rate(row['pass_1'], row['pass_1_interval'], 9)
   if k > 1:
     line += _rate(row['pass_k'], row['pass_k_interval'], 10)

@@ -12,6 +12,23 @@ def override(*settings):
   return config_lib.override(CONFIG, settings)
 
 
+class FromJsonTest(parameterized.TestCase):
+  def test_gives_back_what_was_written(self):
+    changed = override(
+      'tools.allowed=submit', 'warm.script.insight=0.5', 'run.steps=7'
+    )
+    values = config_lib.to_json(changed)
+    self.assertEqual(config_lib.from_json(values), changed)
+
+  def test_refuses_fields_of_another_version(self):
+    values = config_lib.to_json(CONFIG)
+    values['run']['speed'] = values['run'].pop('steps')
+    with self.assertRaisesRegex(
+      ValueError, 'a RunConfig of another version: speed, steps'
+    ):
+      config_lib.from_json(values)
+
+
 class OverrideTest(parameterized.TestCase):
   def test_changes_what_is_named_and_nothing_else(self):
     changed = override('run.steps=7', 'warm.script.insight = 0.5')
