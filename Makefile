@@ -52,9 +52,9 @@ test-cuda-aot: $(VENV)-cuda/installed
 	@$(VENV)-cuda/bin/python -m pytest tests_aot/cuda
 
 VENVS := $(VENV)/installed $(VENV)-tpu/installed $(VENV)-cuda/installed
-$(VENV)/installed: EXTRAS = test
-$(VENV)-tpu/installed: EXTRAS = test,tpu-aot
-$(VENV)-cuda/installed: EXTRAS = test,cuda-aot
+$(VENV)/installed: EXTRAS =
+$(VENV)-tpu/installed: EXTRAS = tpu-aot
+$(VENV)-cuda/installed: EXTRAS = cuda-aot
 
 $(VENVS): setup.cfg pyproject.toml
 	@$(if $(found),,$(error Python 3.11 or newer is needed: $(tried) \

@@ -390,7 +390,7 @@ FILES = (
     'packages of this machine',
     'import importlib.metadata, sys\n'
     'sys.path += [p + "/site-packages" for p in sys.path]\n'
-    'names = {d.name for d in importlib.metadata.distributions()}\n'
+    'names = {d.name.lower() for d in importlib.metadata.distributions()}\n'
     'if names - {"pytest", "iniconfig", "packaging", "pluggy", "pygments"}:\n'
     '  print("ESCAPED", names)',
   ),
