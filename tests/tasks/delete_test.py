@@ -63,7 +63,8 @@ class DeleteTest(absltest.TestCase):
     before = 'a\nx\ny\nb\nx\ny\nc\n'
     for after in ('a\nx\ny\nb\nx\nz\nc\n', 'a\nz\ny\nb\nx\ny\nc\n'):
       edit = delete.edit_between(before, after, 'a.py')
-      self.assertTrue(delete.leads(edit, before, after))
+      self.assertEqual(edit.apply(before), after)
+      self.assertEqual(edit.inverse().apply(after), before)
 
   def test_equal_texts_have_no_edit_between_them(self):
     self.assertIsNone(delete.edit_between('a\n', 'a\n', 'a.py'))

@@ -20,6 +20,7 @@ class SweBenchTest(absltest.TestCase):
     self.put('tiny.py', 'def one():\n  return 2\n\ndef two():\n  return 2\n')
     self.put('old.py', 'OLD = 1\n')
     self.put('tests/test_tiny.py', 'def test_two():\n  pass\n')
+    self.put('tests/test_gone.py', 'def test_gone():\n  pass\n')
     self.base = self.commit()
     self.put('tiny.py', 'def one():\n  return 1\n\ndef two():\n  return 2\n')
     self.put('new.py', 'NEW = 1\n')
@@ -31,6 +32,7 @@ class SweBenchTest(absltest.TestCase):
       'def test_two():\n  pass\n\ndef test_one():\n  pass\n',
     )
     self.put('tests/test_new.py', 'def test_new():\n  pass\n')
+    (self.clone / 'tests' / 'test_gone.py').unlink()
     self.test_patch = self.staged()
     self.commit()
 
@@ -84,7 +86,10 @@ class SweBenchTest(absltest.TestCase):
     for suffix in ('.jsonl', '.json'):
       (task,), trees = self.load(self.row(), suffix)
       files = snapshots.unpack(trees[task.snapshot])
-      self.assertEqual(set(files), {'tiny.py', 'old.py', 'tests/test_tiny.py'})
+      self.assertEqual(
+        set(files),
+        {'tiny.py', 'old.py', 'tests/test_tiny.py', 'tests/test_gone.py'},
+      )
       self.assertIn(b'def one():\n  return 2', files['tiny.py'])
 
   def test_the_fix_is_the_patch_with_files_that_come_and_go(self):
