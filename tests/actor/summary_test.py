@@ -266,7 +266,7 @@ class ScriptTest(absltest.TestCase):
       return Status.OK, ''
 
     agent = scripted.enumerator(
-      path=PATH,
+      read={'path': PATH},
       text=texts[0],
       candidates=lambda text: EDITS,
       rng=random.Random(1),

@@ -1,16 +1,19 @@
 import contextlib
+import dataclasses
 import io
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 from absl.testing import absltest
 from absl.testing import flagsaver
 from absl.testing import parameterized
 import jax
 
+from composer_jax import trajectory
 from composer_jax.checkpoint import weights as weights_lib
 from composer_jax.loop import arena as arena_lib
 from composer_jax.loop import attempts
@@ -20,10 +23,15 @@ from composer_jax.loop import supervise
 from composer_jax.loop import wiring
 from composer_jax.model import serving
 from composer_jax.model import transformer
+from composer_jax.tasks import snapshots
+from composer_jax.tasks import source
 from composer_jax.text import chat as chat_lib
 from composer_jax.text import tokenizer as tokenizer_lib
+from composer_jax.tools import isolation
+from composer_jax.tools import libraries
 from experiments import evaluate
 from tests import completions
+from tests import fakes
 from tests.loop import toy
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -180,6 +188,62 @@ class RemoteTest(Case):
     self.assertEqual(results['all']['attempts'], 3)
     self.assertEqual(results['all']['pass_1'], 1.0)
     self.assertIn('1 attempts lost', said)
+
+
+class RepositoryTest(Case):
+  """On a task set in a folder, as composer_jax.tasks.make leaves it."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+    libraries.collect(['pytest'], pathlib.Path(cls.folder, source.LIBRARIES))
+    code = 'def total(numbers):\n  return sum(numbers) + 1\n'
+    gold = code.replace('+ 1', '+ 0')
+    test = (
+      'from sums import total\n\n\ndef test_{}():\n  assert total({}) == {}\n'
+    )
+    tree = snapshots.pack(
+      {
+        'sums.py': gold.encode(),
+        'tests/test_sums.py': test.format('seen', [1, 2], 3).encode(),
+      }
+    )
+    name = snapshots.name(tree)
+    source.write_bytes(source.tree_path(cls.folder, name), tree)
+    runner = ('python', isolation.PYTEST_RUNNER)
+    task = dataclasses.replace(
+      fakes.TASK,
+      id='sums/1',
+      prompt='total adds up wrongly.',
+      files={'sums.py': code},
+      snapshot=name,
+      test_command=(*runner, 'tests/test_sums.py'),
+      hidden_files={'tests/test_more.py': test.format('more', [4], 4)},
+      grade_command=(*runner, 'tests/test_more.py'),
+      fail_to_pass=('tests/test_more.py::test_more',),
+      test_seconds=60.0,
+      provenance=dataclasses.replace(
+        fakes.TASK.provenance,
+        package='sums',
+        bugs=(trajectory.Edit('sums.py', '+ 0', '+ 1'),),
+      ),
+    )
+    source.write(
+      pathlib.Path(cls.folder, source.TASKS),
+      [task, dataclasses.replace(task, id='sums/2', split='heldout')],
+      'key',
+    )
+
+  @parameterized.parameters('oracle', 'enumerator')
+  def test_is_solved_by_who_knows_and_by_who_searches(self, agent):
+    settings = ['sandbox.allow_weak=true', 'tools.embedding=none']
+    code, said, errors = self.main(agent, tasks=self.folder, set=settings)
+    self.assertEqual(code, 0, errors)
+    everything = self.results()['all']
+    self.assertEqual((everything['tasks'], everything['pass_1']), (1, 1.0))
+    self.assertIn('  sums', said)
+    self.assertEqual(list(self.results()['groups']['failing tests']), ['1'])
 
 
 class PolicyTest(Case):
