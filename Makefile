@@ -52,7 +52,7 @@ test-cuda-aot: $(VENV)-cuda/installed
 	@$(VENV)-cuda/bin/python -m pytest tests_aot/cuda
 
 VENVS := $(VENV)/installed $(VENV)-tpu/installed $(VENV)-cuda/installed
-$(VENV)/installed: EXTRAS =
+$(VENV)/installed: EXTRAS = notebooks
 $(VENV)-tpu/installed: EXTRAS = tpu-aot
 $(VENV)-cuda/installed: EXTRAS = cuda-aot
 
