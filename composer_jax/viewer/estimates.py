@@ -14,7 +14,8 @@ def interval(rate: float, tasks: int) -> tuple[float, float]:
   middle = (rate + z**2 / (2 * tasks)) / (1 + z**2 / tasks)
   half = z * math.sqrt(rate * (1 - rate) / tasks + (z / (2 * tasks)) ** 2)
   half /= 1 + z**2 / tasks
-  return middle - half, middle + half
+  # At 0 and 1 rounding would lead out of the shares.
+  return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def pass_at_k(attempts: int, solved: int, k: int) -> float:

@@ -14,6 +14,8 @@ class IntervalTest(absltest.TestCase):
     )
 
   def test_stays_within_a_share(self):
+    self.assertEqual(estimates.interval(0.0, 78)[0], 0.0)
+    self.assertEqual(estimates.interval(1.0, 78)[1], 1.0)
     low, high = estimates.interval(0.0, 10)
     self.assertAlmostEqual(low, 0.0)
     self.assertAlmostEqual(high, 0.2775, places=4)  # z² / (n + z²)
