@@ -49,28 +49,6 @@ _BASELINES = 3  # Runs of all tests on correct code.
 # CPython 3.11 cannot make syntax trees in two threads at once: gh-106905.
 _one_parser = threading.Lock()
 
-_PACKAGES = flags.DEFINE_list(
-  'packages', _DEFAULT.split(','), 'Names on PyPI, or NAME==VERSION.'
-)
-_OUT = flags.DEFINE_string(
-  'out', None, 'Folder of the task set.', required=True
-)
-_HELDOUT = flags.DEFINE_list(
-  'heldout', ['semver', 'humanize'], 'Packages that are never trained on.'
-)
-_LIMIT = flags.DEFINE_integer(
-  'limit', 0, 'Most tasks of one package; 0: all.', lower_bound=0
-)
-_PER_FUNCTION = flags.DEFINE_integer(
-  'per_function', 4, 'Mutations of one function at most.', lower_bound=0
-)
-_HIDDEN = flags.DEFINE_list(
-  'hidden', [], 'Folders of this machine that a box sees empty.'
-)
-_BOXES = flags.DEFINE_integer(
-  'boxes', os.cpu_count(), 'Sandboxes at once.', lower_bound=1
-)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
@@ -439,27 +417,55 @@ def _write(out: pathlib.Path, made: Mapping[str, Any]) -> dict[str, Any]:
   return index
 
 
+def define_flags() -> None:
+  """Those of the command line; none exist where this is only imported."""
+  flags.DEFINE_list(
+    'packages', _DEFAULT.split(','), 'Names on PyPI, or NAME==VERSION.'
+  )
+  flags.DEFINE_string('out', None, 'Folder of the task set.', required=True)
+  flags.DEFINE_list(
+    'heldout', ['semver', 'humanize'], 'Packages that are never trained on.'
+  )
+  flags.DEFINE_integer(
+    'limit', 0, 'Most tasks of one package; 0: all.', lower_bound=0
+  )
+  flags.DEFINE_integer(
+    'per_function', 4, 'Mutations of one function at most.', lower_bound=0
+  )
+  flags.DEFINE_list(
+    'hidden', [], 'Folders of this machine that a box sees empty.'
+  )
+  flags.DEFINE_integer(
+    'boxes', os.cpu_count(), 'Sandboxes at once.', lower_bound=1
+  )
+
+
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f'not a flag: {argv[1]}')
+  given = flags.FLAGS
   config = Config(
-    packages=tuple(_PACKAGES.value),
-    hidden=tuple(_HIDDEN.value),
-    out=_OUT.value,
-    heldout=tuple(_HELDOUT.value),
-    limit=_LIMIT.value,
-    boxes=_BOXES.value,
-    candidates=candidates_lib.Config(per_function=_PER_FUNCTION.value),
+    packages=tuple(given.packages),
+    hidden=tuple(given.hidden),
+    out=given.out,
+    heldout=tuple(given.heldout),
+    limit=given.limit,
+    boxes=given.boxes,
+    candidates=candidates_lib.Config(per_function=given.per_function),
   )
   try:
     index = make(config)
   except KeyboardInterrupt:
     print('\nStopped; the same command goes on from here.')
     sys.exit(130)
+  except (ValueError, trajectory.InfrastructureError) as error:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(2)
   for name, one in index['packages'].items():
     print(f'{name}: {one["tasks"]} tasks; rejected: {dict(one["rejected"])}')
   print(f'{len(index["tasks"])} tasks in {config.out}')
 
 
 if __name__ == '__main__':
+  define_flags()
   app.run(main)
