@@ -58,7 +58,9 @@ class BadInputTest(parameterized.TestCase):
     self.assertIn('--workdir=/proc/nowhere cannot be used', said)
 
   def test_no_sandbox(self):
-    with mock.patch.object(isolation, 'find_bwrap', lambda: None):
+    with mock.patch.multiple(
+      isolation, find_bwrap=lambda: None, find_unshare=lambda: None
+    ):
       self.assertIn('add --set sandbox.allow_weak=true', self.refuse())
 
   @parameterized.parameters(
