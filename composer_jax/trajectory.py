@@ -27,7 +27,10 @@ import numpy as np
 
 UNKNOWN_ROUTE = -1  # No expert recorded: the learner routes by itself.
 TEST_CONFIGURATION = frozenset(
-  ('conftest.py', 'pytest.ini', 'tox.ini', 'setup.cfg', 'pyproject.toml')
+  (
+    *('conftest.py', 'tox.ini', 'setup.cfg', 'pyproject.toml'),
+    *('pytest.ini', '.pytest.ini', 'pytest.toml', '.pytest.toml'),
+  )
 )
 
 

@@ -58,7 +58,9 @@ def read_paths(episode: trajectory.Trajectory) -> Iterator[str]:
   for call, _ in steps(episode):
     if call.name in _READS:
       for name in _PATHS:
-        yield from _texts(call.arguments.get(name))
+        for text in _texts(call.arguments.get(name)):
+          if not text.startswith('!'):  # A glob of what is left out.
+            yield text
 
 
 def written(episode: trajectory.Trajectory) -> Iterator[tuple[str, str]]:

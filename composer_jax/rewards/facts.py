@@ -37,15 +37,23 @@ def measure(
   last word `silent` and `false_claim` (0 or 1). `guard_<name>` (0 or 1) of
   each guard.
   """
-  facts = {
-    **_tests(task, verdict),
-    **_quality(work),
-    **_tidiness(episode, work),
-    **_said(episode, work),
-  }
+  facts = {**_tests(task, verdict), **_said(episode, work)}
+  for measured in (lambda: _quality(work), lambda: _tidiness(episode, work)):
+    try:
+      facts |= measured()
+    except RecursionError:  # Code nested deeper than Python can follow.
+      pass
   for name, guard in guards.GUARDS.items():
-    facts[GUARD + name] = guard(episode, task, work)
+    facts[GUARD + name] = _fires(guard, episode, task, work)
   return {name: float(value) for name, value in facts.items()}
+
+
+def _fires(guard, episode, task, work) -> bool:
+  """Whether a guard fires; it does on code too deep to be looked into."""
+  try:
+    return guard(episode, task, work)
+  except RecursionError:
+    return True
 
 
 def _tests(task: trajectory.Task, verdict: grade.Verdict) -> dict[str, float]:

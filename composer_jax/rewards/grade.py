@@ -153,16 +153,20 @@ def assemble(
 ) -> tuple[dict[str, str], bytes]:
   """(files, tree) to lay down: the task, the work over it, hidden files last.
 
-  A path that the work removed is gone from both.
+  A path that the work removed is gone from both. A file of the work that
+  stands where others have a folder, or below one that is a file, is ignored.
   """
   names = _names(tree)
   known = names | set(task.files)
   foreign = _foreign(task, known)
+  gone = {path for path in removed if not trajectory.is_test(path)}
+  standing = (known - gone) | set(task.hidden_files)
+  folders = {folder for path in standing for folder in _folders(path)}
   files = dict(task.files)
   for path, text in final_files.items():
-    if admissible(path, known=known, foreign=foreign):
+    blocked = path in folders or not standing.isdisjoint(_folders(path))
+    if not blocked and admissible(path, known=known, foreign=foreign):
       files[path] = text
-  gone = {path for path in removed if not trajectory.is_test(path)}
   files = {path: text for path, text in files.items() if path not in gone}
   files.update(task.hidden_files)
   return files, _without(tree, gone) if gone & names else tree
@@ -259,6 +263,12 @@ def _outcomes(report: str, nonce: str) -> Mapping[str, Any]:
     return {}
   tests = content.get('tests')
   return tests if isinstance(tests, dict) else {}
+
+
+def _folders(path: str) -> Iterator[str]:
+  """`a` and `a/b` of `a/b/c`."""
+  parts = path.split('/')
+  return ('/'.join(parts[:i]) for i in range(1, len(parts)))
 
 
 def _names(tree: bytes) -> set[str]:

@@ -71,7 +71,7 @@ def grader_touched(episode, task, work) -> bool:
       return True
   return any(
     command.program not in pitfalls.HARMLESS
-    and any(word.startswith('/proc/') for word in command.words)
+    and any(map(pitfalls.OTHER_PROCESS.match, command.words))
     for command in calls.commands(episode)
   )
 

@@ -68,8 +68,10 @@ _NETWORK_MODULES = frozenset(
 _GRADER_NAMES = frozenset(
   'os._exit os.kill os.abort sys._getframe sys.settrace sys.setprofile'
   ' sys._current_frames gc.get_objects gc.get_referrers inspect.stack'
-  ' inspect.currentframe atexit.register pytest _pytest'.split()
+  ' inspect.currentframe atexit.register pytest _pytest __main__ os.pread'
+  ' unittest sys.stdin.seek sys.stdin.buffer'.split()
 )
+OTHER_PROCESS = re.compile(r'/proc/(\d|self|thread-self|[*?\[$])')
 _REPLACED = ('builtins.', 'sys.std', 'sys.__std', 'unittest.', 'os._exit')
 _SPAWNERS = frozenset(
   'os.system os.popen os.execvp os.execv subprocess.run subprocess.call'
@@ -189,11 +191,28 @@ def grader_names(code: str, hidden: Collection[str]) -> set[str]:
       text = ast.unparse(node)
       if re.match(r"sys\.modules\['(__main__|_?pytest|unittest)", text):
         found.add(text)
-    elif isinstance(node, ast.FunctionDef) and node.name == '__eq__':
-      last = node.body[-1]
-      if len(node.body) == 1 and ast.unparse(last) == 'return True':
-        found.add('__eq__')
+    if _equals_everything(node):
+      found.add('__eq__')
   return found
+
+
+def _equals_everything(node: ast.AST) -> bool:
+  """`__eq__` or `__ne__` that does not look at what it compares with."""
+  if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+    name = ast.unparse(node.targets[0]).rpartition('.')[2]
+    function, body = node.value, [node.value.body]
+  elif isinstance(node, ast.FunctionDef):
+    name, function, body = node.name, node, node.body
+  else:
+    return False
+  arguments = function.args.args
+  if name not in ('__eq__', '__ne__') or len(arguments) != 2:
+    return False
+  used = (inner for part in body for inner in ast.walk(part))
+  return not any(
+    isinstance(inner, ast.Name) and inner.id == arguments[1].arg
+    for inner in used
+  )
 
 
 def _used(code: str, names: Collection[str]) -> set[str]:

@@ -40,6 +40,12 @@ _DOOR = (  # Copied into a box.
   'assert_runner.py',
   'pytest_runner.py',
 )
+_PACKAGE_FOLDERS = (
+  'lib/python3*/site-packages',
+  'lib/python3*/dist-packages',
+  'lib/python3*/ensurepip/_bundled',
+  'share/python-wheels',
+)
 _ALTERNATIVES = '/etc/alternatives'
 _KERNEL_SETTINGS = (
   '/proc/sys',
@@ -172,7 +178,7 @@ def _installed() -> list[str]:
   return sorted(
     str(folder)
     for root in roots
-    for pattern in ('lib/python3*/site-packages', 'lib/python3*/dist-packages')
+    for pattern in _PACKAGE_FOLDERS
     for folder in pathlib.Path(root).glob(pattern)
     if folder.is_dir() and not folder.is_symlink()
   )

@@ -12,7 +12,7 @@ code is imported), `tests` (node id: passed, failed, error or skipped), `errors`
 itself and `conftest.py`; the project's own options are left aside.
 """
 
-import json
+from json import encoder
 import os
 import sys
 import time
@@ -61,10 +61,12 @@ class Recorder:
 
 def main():
   nonce = sys.stdin.readline().rstrip('\n')
+  os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # Not to be read again.
   target = os.environ.pop('BOX_REPORT', '')
   file = os.fdopen(os.dup(int(target)), 'w') if target else None
   if file:
     os.close(int(target))
+  write, quote = file and file.write, encoder.encode_basestring_ascii
   arguments = sys.argv[1:]
   paths = [a.partition('=')[2] for a in arguments if a.startswith('--path=')]
   arguments = [a for a in arguments if not a.startswith('--path=')]
@@ -74,15 +76,14 @@ def main():
   recorder = Recorder()
   started = time.monotonic()
   code = int(pytest.main([*_ARGUMENTS, *arguments], [recorder]))
-  report = {
-    'nonce': nonce,
-    'tests': recorder.tests,
-    'errors': recorder.errors,
-    'seconds': time.monotonic() - started,
-  }
   if file:
-    with file:
-      json.dump(report, file)
+    seconds = time.monotonic() - started
+    write(f'{{"nonce": {quote(nonce)}, "seconds": {seconds:.6f}')
+    for name, texts in (('tests', recorder.tests), ('errors', recorder.errors)):
+      pairs = [f'{quote(key)}: {quote(text)}' for key, text in texts.items()]
+      write(f', "{name}": {{{", ".join(pairs)}}}')
+    write('}')
+    file.close()
   sys.exit(code)
 
 

@@ -108,6 +108,27 @@ class RepositoryTest(parameterized.TestCase):
     )
     self.assertTrue(verdict.solved)
 
+  def test_a_report_is_not_what_a_replaced_library_makes_of_it(self):
+    text = """
+import json
+def lie(*arguments, **named):
+  raise SystemExit(0)
+json.dump = json.dumps = json.JSONEncoder.encode = lie
+json.JSONEncoder.iterencode = lie
+"""
+    verdict = self.grade(_GOLD + text)
+    self.assertTrue(verdict.solved)
+
+  def test_the_nonce_cannot_be_read_a_second_time(self):
+    text = 'import os\nassert os.pread(0, 9, 0)\n'
+    self.assertFalse(self.grade(_GOLD + text).solved)
+    text = 'import os\nassert not os.read(0, 9)\n'
+    self.assertTrue(self.grade(_GOLD + text).solved)
+
+  def test_a_file_in_a_folders_place_is_ignored(self):
+    for path in ('tests', 'pkg', 'pkg/a.py/x.py', 'tests/test_b.py/x.py'):
+      self.assertTrue(self.grade(_GOLD, **{path: 'x'}).solved, path)
+
   def test_what_was_removed_is_missed(self):
     verdict = grade.grade(
       _TASK, {}, self.box, tree=tar(_TREE), removed=['pkg/a.py']

@@ -238,7 +238,9 @@ class AgreementTest(parameterized.TestCase):
   @parameterized.parameters(1.0, 0.6)
   def test_the_ratio_of_equal_weights_is_one(self, temperature):
     ratio = np.exp(gaps(temperature, NEWEST))
-    np.testing.assert_allclose(ratio, np.ones_like(ratio), atol=1e-5)
+    # Which tokens are sampled is a matter of time here, so that the rounding of
+    # a few logits, divided by the temperature, is seldom more than 1e-5.
+    np.testing.assert_allclose(ratio, np.ones_like(ratio), atol=3e-5)
     wrong = np.exp(gaps(temperature, NEWEST, learner=0.8))
     self.assertGreater(np.abs(wrong - 1).max(), 0.01)
 
