@@ -259,16 +259,17 @@ class Progress:
   def tasks(self) -> int:
     return sum(bool(e['task']) for e in self._journal.entries.values())
 
-  def enough(self) -> bool:
-    return bool(self._config.limit) and self.tasks >= self._config.limit
-
   def run(
     self,
     subject: trials.Subject,
     bench: make_bench.Bench,
     candidates: Sequence[candidates_lib.Candidate],
+    most: int,
   ) -> None:
-    """Tries those that are not in the journal, in their order."""
+    """Tries those that are not in the journal, in their order.
+
+    It ends when there are `most` tasks in all; 0: when all are tried.
+    """
     done = self._journal.entries
     waiting = [c for c in candidates if c.key not in done]
     batches = _batches(waiting, self._config.batch)
@@ -279,7 +280,7 @@ class Progress:
       unit='candidate',
     ) as bar:
       running: set[futures.Future] = set()
-      while not self.enough():
+      while not most or self.tasks < most:
         room = self._config.boxes - len(running)
         for batch in itertools.islice(batches, room):
           running.add(self._executor.submit(try_batch, subject, bench, batch))
@@ -323,11 +324,13 @@ def make_package(
   place = pathlib.Path(config.out, 'work', subject.package.name)
   journal = journal_lib.Journal(place / f'journal-{_key(subject)}.jsonl')
   progress = Progress(config, executor, journal, subject.package.name)
-  progress.run(subject, bench, singles)
+  several_percent = config.candidates.several_percent
+  most = config.limit * 100 // (100 + several_percent)
+  progress.run(subject, bench, singles, most)
   entries = journal.entries
   sound = [c for c in singles if c.key in entries and entries[c.key]['task']]
   several = candidates_lib.several(sound, subject.texts, config.candidates)
-  progress.run(subject, bench, several)
+  progress.run(subject, bench, several, config.limit)
   tried = {c.key for c in (*singles, *several)}
   entries = [e for key, e in entries.items() if key in tried]
   return {

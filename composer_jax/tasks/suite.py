@@ -22,6 +22,8 @@ from composer_jax.tasks import packages
 SLOW_SECONDS = 4.0  # A test beyond that is left out.
 FEWEST_TESTS = 5
 LEAST_SHARE = 0.6  # Of a suite that must pass.
+MOST_FAILING = 0.3  # Of the trusted tests may fail for a task.
+FAILURE_SECONDS = 0.05  # Of the processor, to show one failure in a long file.
 _OUTSIDE = -1  # See trial_runner.Tracer.
 
 
@@ -63,9 +65,18 @@ class Suite:
     )
 
   def limit(self, tests: Iterable[str]) -> int:
-    """Processor seconds beyond which broken code hangs in these tests."""
+    """Processor seconds beyond which broken code hangs in these tests.
+
+    Five times those of correct code, and what pytest takes to show failures.
+    """
+    tests = list(tests)
     slowest = sum(self.seconds[test] for test in tests)
-    return math.ceil(5 * min(slowest, self.cpu)) + 3
+    failures = self.most_failing(len(tests)) * FAILURE_SECONDS
+    return math.ceil(5 * min(slowest, self.cpu) + failures) + 3
+
+  def most_failing(self, reached: int) -> int:
+    """How many of so many tests may fail for a task."""
+    return min(reached, int(MOST_FAILING * len(self.seconds)))
 
 
 def of_answers(answers: Sequence[Mapping[str, Any] | None]) -> Suite:

@@ -19,7 +19,6 @@ from composer_jax.tasks import excerpts
 from composer_jax.tasks import packages
 from composer_jax.tasks import suite as suite_lib
 
-MOST_FAILING = 0.3  # Of the trusted tests.
 _EMPTY_FILE = '# The tests that were here are not shown.\n'
 _CLOCK = 20  # Seconds on the clock allowed for one of processor time.
 _LEAST_SECONDS = 5.0  # Limit of a task's commands.
@@ -66,9 +65,11 @@ def quick_job(
   """A job of the trial runner: the tests that the candidate can reach."""
   suite = subject.suite
   tests = suite.reaching(candidate.path, candidate.lines)
+  files = suite.files(tests)
+  enough = suite.most_failing(len(tests)) + 1  # Then it breaks too much.
   return job(
     {candidate.path: candidate.broken(subject.texts[candidate.path])},
-    [*suite.deselections(suite.files(tests)), *suite.files(tests)],
+    [f'--maxfail={enough}', *suite.deselections(files), *files],
     subject.package,
     only=sorted(tests),
     cpu=suite.limit(tests),
@@ -109,7 +110,8 @@ def objection(subject: Subject, answer: Mapping[str, Any] | None) -> str:
     return 'does not import'
   if not failed:
     return 'unnoticed'
-  if len(failed) > MOST_FAILING * len(subject.suite.tests):
+  tests = subject.suite.tests
+  if len(failed) > subject.suite.most_failing(len(tests)):
     return 'breaks too much'
   return ''
 
@@ -178,7 +180,8 @@ def task(
   """
   path = candidate.path
   passed = {test for test, outcome in gold.items() if outcome == 'passed'}
-  limit = max(_LEAST_SECONDS, float(math.ceil(5 * cpu)))
+  shows = len(failed) * suite_lib.FAILURE_SECONDS
+  limit = max(_LEAST_SECONDS, float(math.ceil(5 * (cpu + shows))))
   return trajectory.Task(
     id=f'{subject.package.name}/{candidate.key[:12]}',
     prompt=_prompt(subject, candidate, visible),

@@ -241,6 +241,13 @@ class MakeTest(absltest.TestCase):
       {'tests/test_tiny.py::test_that_never_passed': 'failed'},
     )
 
+  def test_a_limit_leaves_room_for_several_bugs(self):
+    out = fill(pathlib.Path(self.create_tempdir().full_path))
+    make.make(config(out, limit=8, batch=1))
+    kinds = [task.provenance.kind for task in source.read_set(out)[0]]
+    self.assertIn(candidates.SEVERAL, kinds)
+    self.assertBetween(len(kinds), 6, 9)  # What was begun is finished.
+
   def test_made_again_from_the_journal_it_is_the_same(self):
     out = self.out / source.TASKS
     before = out.read_bytes()

@@ -71,6 +71,15 @@ class SuiteTest(parameterized.TestCase):
     with self.assertRaisesRegex(packages.UnfitError, 'hang'):
       suite_lib.of_answers([answer(), None])
 
+  def test_the_limit_grows_with_the_tests_and_the_failures_to_show(self):
+    names = {f'u.py::y{i}': 'passed' for i in range(390)}
+    suite = suite_lib.of_answers([answer(names), answer(names)])
+    self.assertEqual(suite.most_failing(400), 120)
+    self.assertEqual(suite.most_failing(7), 7)
+    # Ten tests of 0.5 s: five times the 2 s of a whole run, 0.5 s, 3 s.
+    self.assertEqual(suite.limit(GOOD), 14)
+    self.assertEqual(suite.limit(suite.tests), 10 + 6 + 3)
+
   def test_comes_back_from_json_equal(self):
     suite = suite_lib.of_answers([answer({'x.py::y': 'failed'})] * 2)
     text = json.dumps(suite_lib.to_json(suite))
