@@ -199,6 +199,7 @@ class _Repair:
     pattern = rf'^\s*(async )?(def|class) ({"|".join(fresh)})\b'
     yield [('grep', {'pattern': pattern, 'glob': '*.py'})]
     found = _FOUND.findall(self._script.results[-1].text)
+    found = [one for one in found if one[2] in fresh]  # Cut lines name others.
     places = []
     for path, line, _ in sorted(found, key=lambda one: fresh.index(one[2])):
       if not trajectory.is_test(path):

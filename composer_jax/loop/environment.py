@@ -9,6 +9,7 @@ import time
 from composer_jax import trajectory
 from composer_jax.actor import episode
 from composer_jax.loop import config as config_lib
+from composer_jax.loop import focus
 from composer_jax.rewards import calls
 from composer_jax.rewards import facts
 from composer_jax.rewards import grade
@@ -94,10 +95,12 @@ class Environment:
       compared = _compare(task, work, tree, self._last_word(done))
       if task.snapshot and compared.changed_code:
         compared = _with_lint(compared, box)
+    with focus.PARSER:
+      measured = facts.measure(done, task, compared, verdict)
     done = dataclasses.replace(
       done,
       final_files=work.files,
-      facts=facts.measure(done, task, compared, verdict),
+      facts=measured,
       sandbox_level=level,
       seconds=time.monotonic() - started,
     )

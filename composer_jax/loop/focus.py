@@ -21,7 +21,7 @@ _MOST_LINES = 24  # Of a function that are pointed at.
 
 # CPython 3.11 counts the parser's recursion depth in one place for all threads,
 # and fails with SystemError when two of them parse at once.
-_PARSER = threading.Lock()
+PARSER = threading.Lock()
 
 
 class Focus(NamedTuple):
@@ -61,7 +61,7 @@ def find(task: trajectory.Task) -> Focus:
 @functools.lru_cache(maxsize=4096)
 def candidates(text: str, focus: Focus) -> tuple[trajectory.Edit, ...]:
   """The single edits of these lines that a scripted agent considers."""
-  with _PARSER:
+  with PARSER:
     found = mutate.mutations(text, focus.path)
   last = focus.last or text.count('\n') + 1
   return tuple(
@@ -100,7 +100,7 @@ def _line(text: str, edit: trajectory.Edit) -> int:
 
 def _function(text: str, line: int) -> tuple[int, int]:
   """First and last line of the innermost function around a line."""
-  with _PARSER:
+  with PARSER:
     tree = ast.parse(text)
   around = [
     (node.lineno, node.end_lineno)

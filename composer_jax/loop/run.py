@@ -76,6 +76,12 @@ def open_run(
       )
     )
     tasks, trees = wiring.load_tasks(config, boxes, crew)
+    for split in ('train', 'heldout'):
+      if not any(task.split == split for task in tasks):
+        raise ValueError(
+          f'a run needs tasks to train on and tasks held out; of {len(tasks)}'
+          f' none is {split}'
+        )
     cache = registry.ResultCache()
     chat = wiring.make_chat(
       config, tasks, trees, boxes, cache, paths.workdir, crew

@@ -1,12 +1,15 @@
 """Whole attempts in real boxes: facts are measured, then priced."""
 
 import dataclasses
+from unittest import mock
 
 from absl.testing import absltest
 
 from composer_jax.loop import config as config_lib
 from composer_jax.loop import environment
+from composer_jax.loop import focus
 from composer_jax.loop import warmstart
+from composer_jax.rewards import facts
 from composer_jax.rewards import shaping
 from composer_jax.tools import registry
 from composer_jax.tools import sandbox
@@ -73,6 +76,17 @@ class EnvironmentTest(absltest.TestCase):
     self.assertEqual(done.rewards['solved'], 3.0)
     self.assertEqual(done.rewards['communication'], -0.25)
     self.assertEqual(done.facts['silent'], 1.0)
+
+  def test_what_is_parsed_is_parsed_by_one_thread_at_a_time(self):
+    measure, seen = facts.measure, []
+
+    def watch(*arguments):
+      seen.append(focus.PARSER.locked())
+      return measure(*arguments)
+
+    with mock.patch.object(facts, 'measure', watch):
+      self.attempt(_EDIT, ('submit', {}))
+    self.assertEqual(seen, [True])
 
 
 if __name__ == '__main__':
