@@ -162,7 +162,7 @@ def assemble(
   """
   names = _names(tree)
   known = names | set(task.files)
-  foreign = _foreign(task, known)
+  foreign = _foreign(task, known, tree)
   gone = {path for path in removed if not trajectory.is_test(path)}
   standing = (known - gone) | set(task.hidden_files)
   folders = {folder for path in standing for folder in _folders(path)}
@@ -210,8 +210,10 @@ def _module(path: str) -> str:
   return root.partition('.')[0]
 
 
-def _foreign(task: trajectory.Task, known: Collection[str]) -> set[str]:
-  """Modules that the hidden tests import from outside the work.
+def _foreign(
+  task: trajectory.Task, known: Collection[str], tree: bytes
+) -> set[str]:
+  """Modules that the tests import from outside the work.
 
   A new file of that name would be imported in place of, say, hypothesis. The
   known fix may create what it needs.
@@ -219,13 +221,28 @@ def _foreign(task: trajectory.Task, known: Collection[str]) -> set[str]:
   ours = {*known, *task.hidden_files}
   ours.update(edit.path for edit in task.provenance.fix)
   names = set(map(_module, ours))
+  tests = {**_tests(tree), **task.files, **task.hidden_files}
   return {
     name
-    for path, text in task.hidden_files.items()
+    for path, text in tests.items()
+    if path in task.hidden_files or trajectory.is_test(path)
     if path.endswith('.py')
     for name in _imported(text)
     if name not in names
   }
+
+
+def _tests(tree: bytes) -> dict[str, str]:
+  """The files of tests in a tar, those in Python."""
+  if not tree:
+    return {}
+  with tarfile.open(fileobj=io.BytesIO(tree)) as archive:
+    return {
+      member.name: archive.extractfile(member).read().decode('utf-8', 'replace')
+      for member in archive
+      if member.isreg() and member.name.endswith('.py')
+      if trajectory.is_test(member.name)
+    }
 
 
 def _imported(text: str) -> Iterator[str]:

@@ -78,7 +78,7 @@ class Statistics:
   lost: int = 0  # Groups up to now of which no attempt came back.
   seen: int = 0  # Learner steps done when it was last recorded.
   rests_until: int = 0  # Learner step.
-  retired: str = ''  # Why it is never drawn again.
+  retired: str = ''  # Why it is not drawn: until attempts come back.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ def _noted(
   """The statistics after one more group."""
   if not attempts:
     lost = before.lost + 1
-    given_up = lost >= config.lost_groups
+    given_up = lost >= config.lost_groups and not before.retired
     return dataclasses.replace(
       before,
       lost=lost,

@@ -451,7 +451,7 @@ def main(argv: Sequence[str]) -> None:
     packages=tuple(given.packages),
     hidden=tuple(given.hidden),
     out=given.out,
-    heldout=tuple(given.heldout),
+    heldout=tuple(packages_lib.find(name).name for name in given.heldout),
     limit=given.limit,
     boxes=given.boxes,
     candidates=candidates_lib.Config(per_function=given.per_function),

@@ -160,7 +160,10 @@ def licence(files: Mapping[str, bytes]) -> str:
   ]
   declared.append(metadata.get('License', '').strip().partition('\n')[0])
   for name in filter(None, declared):
-    if not _PERMISSIVE.search(name) or re.search(r'\b[AL]?GPL', name):
+    parts = re.split(r'\bAND\b', name)
+    if not all(map(_PERMISSIVE.search, parts)) or re.search(
+      r'\b[AL]?GPL', name
+    ):
       raise UnfitError(f'its licence {name!r} is not known to be permissive')
     return name
   raise UnfitError('PKG-INFO declares no licence')

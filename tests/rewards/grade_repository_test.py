@@ -129,6 +129,17 @@ json.JSONEncoder.iterencode = lie
     for path in ('tests', 'pkg', 'pkg/a.py/x.py', 'tests/test_b.py/x.py'):
       self.assertTrue(self.grade(_GOLD, **{path: 'x'}).solved, path)
 
+  def test_a_library_that_a_shown_test_imports_is_not_replaced(self):
+    uses = 'import colours\n\ndef test_c():\n  assert colours.x\n'
+    task = dataclasses.replace(
+      _TASK, fail_to_pass=('tests/test_c.py::test_c',), pass_to_pass=()
+    )
+    tree = tar(_TREE | {'tests/test_c.py': uses})
+    files = {'pkg/a.py': _GOLD, 'colours.py': 'x = 1\n'}
+    self.assertFalse(grade.grade(task, files, self.box, tree=tree).solved)
+    tree = tar(_TREE | {'tests/test_c.py': uses, 'colours.py': 'x = 0\n'})
+    self.assertTrue(grade.grade(task, files, self.box, tree=tree).solved)
+
   def test_what_was_removed_is_missed(self):
     verdict = grade.grade(
       _TASK, {}, self.box, tree=tar(_TREE), removed=['pkg/a.py']

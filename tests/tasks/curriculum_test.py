@@ -132,6 +132,16 @@ class RetirementTest(absltest.TestCase):
     between = follow(plan, (0, 0), (1, 0), (0, 0))
     self.assertEmpty(curriculum.retired(between))
 
+  def test_a_lost_group_does_not_change_why_a_task_was_given_up(self):
+    plan = course(task('a'), task('b', visible=False))
+    state = curriculum.start(plan)
+    gone = dataclasses.replace(
+      curriculum.Statistics(), attempts=12, lost=1, retired='never solved'
+    )
+    state = dataclasses.replace(state, tasks={'a': gone}, drawn=(('a',),))
+    after = curriculum.record(state, plan, [(0, 0)])
+    self.assertEqual(curriculum.retired(after), {'a': 'never solved'})
+
   def test_a_solved_task_rests_and_is_tried_again_later(self):
     plan = course(task('a'), task('b', visible=False))
     state = follow(plan, (4, 4), (4, 4))

@@ -43,6 +43,7 @@ class LicenceTest(parameterized.TestCase):
   @parameterized.parameters(
     'License-Expression: GPL-3.0-only\n',
     'License-Expression: MIT AND LGPL-2.1-only\n',
+    'License-Expression: Apache-2.0 AND MPL-2.0\n',
     'License: All rights reserved\n',
     'Name: x\n',
   )
