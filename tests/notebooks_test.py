@@ -34,7 +34,7 @@ class NotebooksTest(parameterized.TestCase):
   def test_reward_shaping_runs_from_top_to_bottom(self):
     path = _NOTEBOOKS / 'reward_shaping.ipynb'
     notebook = nbformat.read(path, 4)
-    with mock.patch.dict(os.environ, PROBLEMS='6', RUN=''):
+    with mock.patch.dict(os.environ, PROBLEMS='7', RUN=''):
       nbclient.NotebookClient(
         notebook, timeout=300, resources={'metadata': {'path': path.parent}}
       ).execute()
