@@ -115,6 +115,8 @@ def _most_columns(text: str) -> int:
 
 def _quoted(text: str) -> Iterator[tuple[int, bool]]:
   """(line, whether in double quotes) of strings that could be in either."""
+  if '\0' in text:  # No Python; CPython 3.12's tokenizer fails on it.
+    return
   try:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
       if token.type == tokenize.STRING and not {'"', "'"} <= set(token.string):
