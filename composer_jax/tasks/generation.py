@@ -1,11 +1,10 @@
 """HumanEval as it was meant: write the function (Chen et al. 2021).
 
 The policy sees the prompt in a file whose function has no body yet; the hidden
-tests grade what it writes. Success over several attempts is measured by pass@k.
+tests grade what it writes.
 """
 
 from collections.abc import Sequence
-import math
 
 from composer_jax import trajectory
 from composer_jax.tasks import definitions
@@ -13,32 +12,6 @@ from composer_jax.tasks import delete
 from composer_jax.tasks import humaneval
 
 KIND = 'generation'
-
-
-def pass_at_k(attempts: int, passed: int, k: int) -> float:
-  """Probability that one of k attempts passes, from more than k attempts.
-
-  The unbiased estimator 1 - C(n - c, k) / C(n, k) of Chen et al. 2021, arXiv
-  2107.03374, eq. 1.
-
-  Args:
-    attempts: n, those that were made.
-    passed: c, those of them that passed.
-    k: how many attempts count as one try.
-  """
-  if not (1 <= k <= attempts and 0 <= passed <= attempts):
-    raise ValueError(
-      f'pass@{k} of {passed} in {attempts}: needs 1 <= k <= attempts and'
-      ' 0 <= passed <= attempts'
-    )
-  return 1.0 - math.comb(attempts - passed, k) / math.comb(attempts, k)
-
-
-def mean_pass_at_k(results: Sequence[tuple[int, int]], k: int) -> float:
-  """The mean of pass@k over problems, given as (attempts, passed)."""
-  if not results:
-    raise ValueError('pass@k of no problems')
-  return sum(pass_at_k(n, c, k) for n, c in results) / len(results)
 
 
 def task(

@@ -31,11 +31,22 @@ class PassAtKTest(parameterized.TestCase):
     (5, 0, 5, 0.0),
     (3, 3, 1, 1.0),
     (1000, 1, 500, 1 / 2),
+    (5, 2, 1, 2 / 5),
+    (5, 2, 2, 1 - 3 / 10),
+    (5, 3, 3, 1.0),
+    (10, 3, 5, 1 - 21 / 252),
   )
   def test_counts_the_choices_with_a_solved_attempt(
     self, attempts, solved, k, expected
   ):
     self.assertAlmostEqual(estimates.pass_at_k(attempts, solved, k), expected)
+
+  def test_equals_the_product_of_the_paper(self):
+    n, c, k = 40, 7, 9
+    product = 1.0
+    for i in range(n - c + 1, n + 1):
+      product *= 1 - k / i
+    self.assertAlmostEqual(estimates.pass_at_k(n, c, k), 1 - product)
 
   def test_is_right_on_average_where_the_plug_in_is_not(self):
     rng, chance, k = np.random.default_rng(0), 0.2, 3
