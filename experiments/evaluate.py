@@ -201,7 +201,7 @@ def run() -> dict[str, Any]:
     tasks = arena_lib.choose(tasks, SPLIT.value, LIMIT.value)
     arena = arena_lib.enter(config, boxes, chat, trees, crew)
     agent = _agent(arena, remote_config)
-    arena_lib.claim(OUT.value, identity)
+    wiring.claim(OUT.value, identity, flag='out', owner='evaluation')
     journal = attempts.Journal(os.path.join(OUT.value, 'trajectories'))
     planned = {one.key: one for one in attempts.plan(tasks, ATTEMPTS.value)}
     done = {(e.task_id, e.member) for e in journal}

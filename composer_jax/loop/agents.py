@@ -21,6 +21,7 @@ from composer_jax.loop import supervise
 from composer_jax.loop import warmstart
 from composer_jax.model import transformer
 from composer_jax.text import chat as chat_lib
+from composer_jax.tools import documentation
 from composer_jax.tools import registry
 from composer_jax.tools import schema
 
@@ -88,7 +89,7 @@ def _edits(text: str, path: str) -> Sequence[trajectory.Edit]:
 
 def remote(arena: Arena, client: remote_lib.Client) -> Agent:
   """Asks a model behind an OpenAI-compatible door."""
-  schemas = _schemas(arena)
+  tools = documentation.chat_tools(arena.config.tools.allowed)
 
   def attempt(task, seed):
     del seed
@@ -98,7 +99,7 @@ def remote(arena: Arena, client: remote_lib.Client) -> Agent:
       agent = remote_lib.Agent(
         client,
         prompt=task.prompt,
-        tools=schemas,
+        tools=tools,
         chat=arena.chat,
         call_tools=call_tools,
       )

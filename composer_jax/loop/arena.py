@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import os
-from typing import Any
 
 from composer_jax import trajectory
 from composer_jax.actor import episode
@@ -140,27 +139,3 @@ def enter(
   cache = registry.ResultCache()
   env = environment.Environment(config, boxes, chat, cache, trees)
   return agents.Arena(config=config, env=env, chat=chat, crew=crew)
-
-
-def claim(out: str, ours: Mapping[str, Any]) -> None:
-  """Makes the directory of an evaluation, or checks that it is this one's.
-
-  Raises:
-    ValueError: it cannot be written, or belongs to other settings.
-  """
-  path = os.path.join(out, 'config.json')
-  try:
-    os.makedirs(out, exist_ok=True)
-    theirs = metrics.read_json(path)
-    if theirs is None:
-      metrics.write_json(path, ours)
-  except OSError as error:
-    raise ValueError(
-      f'--out={out} cannot be used: {error.strerror or error}'
-    ) from error
-  if theirs is not None and theirs != ours:
-    lines = '\n  '.join(config_lib.differences(ours, theirs))
-    raise ValueError(
-      f'--out={out} belongs to another evaluation. Give a new one, or the same'
-      f' settings (yours, its):\n  {lines}'
-    )

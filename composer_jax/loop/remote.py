@@ -144,7 +144,7 @@ class Client:
     config = self.config
     body = {'model': config.model, 'messages': list(messages)}
     if tools:
-      body['tools'] = [{'type': 'function', 'function': t} for t in tools]
+      body['tools'] = list(tools)
     if config.temperature is not None:
       body['temperature'] = config.temperature
     data = json.dumps(body | dict(config.extra)).encode()

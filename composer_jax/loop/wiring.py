@@ -9,6 +9,7 @@ import math
 import os
 import pathlib
 import time
+from typing import Any
 
 import jax
 
@@ -76,24 +77,41 @@ def open_workdir(workdir: str, config: config_lib.Config, seed: int) -> Paths:
   Raises:
     ValueError: it cannot be written, or holds a run of another config.
   """
-  paths = Paths(workdir=workdir)
   ours = {'seed': seed, **config_lib.to_json(config)}
+  claim(workdir, ours, flag='workdir', owner='run')
+  return Paths(workdir=workdir)
+
+
+def claim(
+  directory: str, ours: Mapping[str, Any], *, flag: str, owner: str
+) -> None:
+  """Makes a directory of these settings, or checks that it is theirs already.
+
+  Args:
+    directory: where config.json keeps them.
+    ours: the settings.
+    flag: that named the directory.
+    owner: what such a directory belongs to.
+
+  Raises:
+    ValueError: it cannot be written, or belongs to other settings.
+  """
+  path = Paths(workdir=directory).config
   try:
-    os.makedirs(workdir, exist_ok=True)
-    theirs = metrics.read_json(paths.config)
+    os.makedirs(directory, exist_ok=True)
+    theirs = metrics.read_json(path)
     if theirs is None:
-      metrics.write_json(paths.config, ours)
+      metrics.write_json(path, ours)
   except OSError as error:
     raise ValueError(
-      f'--workdir={workdir} cannot be used: {error.strerror or error}'
+      f'--{flag}={directory} cannot be used: {error.strerror or error}'
     ) from error
   if theirs is not None and theirs != ours:
     lines = '\n  '.join(config_lib.differences(ours, theirs))
     raise ValueError(
-      f'--workdir={workdir} belongs to another run. Give a new one, or the'
+      f'--{flag}={directory} belongs to another {owner}. Give a new one, or the'
       f' same settings (yours, its):\n  {lines}'
     )
-  return paths
 
 
 def cache_directory() -> pathlib.Path:

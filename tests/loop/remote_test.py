@@ -11,6 +11,9 @@ from composer_jax.actor import episode
 from composer_jax.loop import remote
 from composer_jax.text import chat as chat_lib
 from composer_jax.text import tokenizer as tokenizer_lib
+from composer_jax.tools import catalog
+from composer_jax.tools import documentation
+from composer_jax.tools import schema
 from tests import completions
 from tests import fakes
 
@@ -19,7 +22,7 @@ CHAT = chat_lib.Chat(
   tokenizer_lib.byte_level(chat_lib.fragments(fakes.SIGNATURES)),
   fakes.SIGNATURES,
 )
-TOOLS = [{'name': 'undo', 'parameters': {'type': 'object', 'properties': {}}}]
+TOOLS = documentation.chat_tools(['undo'])
 SUBMIT = completions.message('', ('submit', {}))
 LIMITS = episode.ActorConfig(
   max_turns=6, max_tokens=100_000, max_turn_tokens=50_000
@@ -81,7 +84,13 @@ class EpisodeTest(RemoteTest):
     self.assertEqual(first['model'], 'small')
     self.assertEqual(first['temperature'], 0.5)
     self.assertEqual(
-      first['tools'], [{'type': 'function', 'function': TOOLS[0]}]
+      first['tools'],
+      [
+        {
+          'type': 'function',
+          'function': schema.json_schema(catalog.TOOLS['undo']),
+        }
+      ],
     )
     system, user = first['messages']
     self.assertEqual(system['content'], remote.INSTRUCTIONS)
