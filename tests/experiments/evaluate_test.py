@@ -4,8 +4,6 @@ import io
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 from absl.testing import absltest
@@ -32,9 +30,9 @@ from composer_jax.tools import libraries
 from experiments import evaluate
 from tests import completions
 from tests import fakes
+from tests.experiments import commands
 from tests.loop import toy
 
-ROOT = pathlib.Path(__file__).parents[2]
 TASKS = [setting for setting in toy.SETTINGS if setting.startswith('tasks.')]
 KEY = 'COMPOSER_JAX_TEST_KEY'
 
@@ -315,13 +313,7 @@ class BadInputTest(Case):
     (['--agent=oracle', '--out=x', '--attempts=0'], '--attempts=0'),
   )
   def test_bad_flags(self, arguments, named):
-    done = subprocess.run(
-      [sys.executable, '-m', 'experiments.evaluate', *arguments],
-      cwd=ROOT,
-      env=os.environ,
-      capture_output=True,
-      text=True,
-    )
+    done = commands.run('experiments.evaluate', arguments)
     self.assertEqual(done.returncode, 1)
     self.assertIn(named, done.stderr)
     self.assertNotIn('Traceback', done.stderr)

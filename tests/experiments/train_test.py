@@ -2,8 +2,6 @@ import contextlib
 import io
 import os
 import pathlib
-import subprocess
-import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -14,6 +12,7 @@ import numpy as np
 from composer_jax.tools import isolation
 from experiments import train
 from tests import fakes
+from tests.experiments import commands
 from tests.loop import toy
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -69,13 +68,7 @@ class BadInputTest(parameterized.TestCase):
     (['--experiment=quickstart', '--workdir=x', '--sed=1'], "'sed'"),
   )
   def test_bad_flags(self, arguments, named):
-    done = subprocess.run(
-      [sys.executable, '-m', 'experiments.train', *arguments],
-      cwd=ROOT,
-      env=os.environ,
-      capture_output=True,
-      text=True,
-    )
+    done = commands.run('experiments.train', arguments)
     self.assertEqual(done.returncode, 1)
     self.assertIn(named, done.stderr)
     self.assertNotIn('Traceback', done.stderr)

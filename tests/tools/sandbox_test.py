@@ -20,6 +20,7 @@ from absl.testing import parameterized
 from composer_jax import trajectory
 from composer_jax.tools import isolation
 from composer_jax.tools import sandbox
+from tests.tools import processes
 
 _CONFIG = sandbox.SandboxConfig(allow_weak=True)
 _LEVEL = sandbox.probe(_CONFIG)
@@ -40,30 +41,6 @@ _COUNT = """
 import os
 print(sum(name.isdigit() for name in os.listdir('/proc')))
 """
-
-
-def _commands() -> list[str]:
-  """Command lines of all processes of this machine."""
-  lines = []
-  for folder in pathlib.Path('/proc').glob('[0-9]*'):
-    try:
-      lines.append((folder / 'cmdline').read_bytes().decode('utf-8', 'replace'))
-    except OSError:
-      pass
-  return lines
-
-
-def _survivors(mark: str) -> list[str]:
-  return [line for line in _commands() if mark in line]
-
-
-def _wait_until_gone(mark: str) -> bool:
-  deadline = time.monotonic() + 10
-  while time.monotonic() < deadline:
-    if not _survivors(mark):
-      return True
-    time.sleep(0.01)
-  return False
 
 
 class BoxTest(parameterized.TestCase):
@@ -166,7 +143,7 @@ class BoxTest(parameterized.TestCase):
     self.assertTrue(result.timed_out)
     self.assertIsNone(result.exit_code)
     self.assertLess(result.seconds, 2)
-    self.assertEmpty(_survivors('sleep\x0098701'))
+    self.assertEmpty(processes.survivors('sleep\x0098701'))
 
   @parameterized.parameters(*_LEVELS)
   def test_command_that_ends_leaves_no_background_process(self, level):
@@ -174,7 +151,7 @@ class BoxTest(parameterized.TestCase):
     result = box.exec(['sh', '-c', 'setsid sleep 98702 & echo x'], seconds=5)
     self.assertEqual((result.exit_code, result.output), (0, 'x\n'))
     self.assertLess(result.seconds, 4)
-    self.assertEmpty(_survivors('sleep\x0098702'))
+    self.assertEmpty(processes.survivors('sleep\x0098702'))
 
   def test_busy_loop_is_ended_and_its_computing_counted(self):
     result = self.python('while True: pass', seconds=0.3)
@@ -235,7 +212,7 @@ class BoxTest(parameterized.TestCase):
     text = 'import os\nwhile True:\n  if os.fork(): os._exit(0)'
     box = self.box(level, hop=text)
     box.exec(['python', '-S', 'hop.py'], seconds=0.2)
-    self.assertEmpty(_survivors('hop.py'))
+    self.assertEmpty(processes.survivors('hop.py'))
 
   @parameterized.parameters(*_LEVELS)
   def test_memory_of_a_process_is_bounded(self, level):
@@ -356,12 +333,12 @@ class BoxTest(parameterized.TestCase):
       box.reset({'a.txt': 'x'})
       with futures.ThreadPoolExecutor(1) as threads:
         running = threads.submit(box.exec, ['sleep', '98704'], seconds=30)
-        while not _survivors('sleep\x0098704'):
+        while not processes.survivors('sleep\x0098704'):
           self.assertFalse(running.done())
         os.killpg(box._process.pid, signal.SIGKILL)
         self.assertIsNone(running.result().exit_code)
       self.assertFalse(box.alive)
-      self.assertTrue(_wait_until_gone('sleep\x0098704'))
+      self.assertTrue(processes.wait_until_gone('sleep\x0098704'))
       with self.assertRaises(sandbox.SandboxError):
         box.exec(['true'], seconds=1)
       box.reset({'b.txt': 'y'})
@@ -453,11 +430,11 @@ os.write(int(os.environ['BOX_REPORT']), b'written')
     mark = f'{time.time_ns() / 1e6!r}'
     config = dataclasses.replace(_CONFIG, wait_seconds=float(mark))
     box = sandbox.Box(level, config)
-    self.assertNotEmpty(_survivors(mark))
+    self.assertNotEmpty(processes.survivors(mark))
     folders = _folders(os.getpid())
     box.exec(['sh', '-c', 'mkdir -p locked/inner; chmod 0 locked'], seconds=5)
     box.close()
-    self.assertEmpty(_survivors(mark))
+    self.assertEmpty(processes.survivors(mark))
     if level in (sandbox.Level.WEAK, sandbox.Level.UNSHARE):
       self.assertLen(_folders(os.getpid()), len(folders) - 1)
     with self.assertRaises(sandbox.SandboxError):
@@ -480,7 +457,7 @@ os.write(int(os.environ['BOX_REPORT']), b'written')
       for _ in range(boxes_before + 1):
         self.assertEqual(parent.stdout.readline(), b'starting\n')
       parent.send_signal(signal.SIGKILL)
-    self.assertTrue(_wait_until_gone(mark))
+    self.assertTrue(processes.wait_until_gone(mark))
     sandbox.reap_stale()
     self.assertEmpty(_folders(parent.pid))
 
@@ -547,12 +524,12 @@ class BoxPoolTest(absltest.TestCase):
 
     with futures.ThreadPoolExecutor(1) as threads:
       running = threads.submit(use)
-      while not _survivors('sleep\x0098705'):
+      while not processes.survivors('sleep\x0098705'):
         self.assertFalse(running.done())
       pool.close()
       with self.assertRaises(sandbox.SandboxError):
         running.result()
-    self.assertTrue(_wait_until_gone('sleep\x0098705'))
+    self.assertTrue(processes.wait_until_gone('sleep\x0098705'))
     with self.assertRaisesRegex(sandbox.SandboxError, 'closed'):
       with pool.box():
         pass

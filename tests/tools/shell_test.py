@@ -11,6 +11,7 @@ from absl.testing import parameterized
 
 from composer_jax.tools import libraries
 from composer_jax.tools import sandbox
+from tests.tools import processes
 
 _CONFIG = sandbox.SandboxConfig(allow_weak=True)
 _LEVEL = sandbox.probe(_CONFIG)
@@ -18,19 +19,6 @@ _LEVELS = tuple(
   level for level in sandbox.levels() if not sandbox.why_not(level, _CONFIG)
 )
 _RESTARTED = '[the shell was restarted]'
-
-
-def _survivors(mark: str) -> list[str]:
-  """Command lines of this machine that contain `mark`."""
-  lines = []
-  for folder in pathlib.Path('/proc').glob('[0-9]*'):
-    try:
-      line = (folder / 'cmdline').read_bytes().decode('utf-8', 'replace')
-    except OSError:
-      continue
-    if mark in line:
-      lines.append(line)
-  return lines
 
 
 class ShellTest(parameterized.TestCase):
@@ -100,13 +88,13 @@ class ShellTest(parameterized.TestCase):
     self.said(shell, '(until [ -e go ]; do sleep 0.01; done; echo late) &')
     self.assertEqual(self.said(shell, 'jobs -pr | wc -l'), '2\n')
     self.assertIn('late\n', self.said(shell, 'touch go; wait %2'))
-    self.assertLen(_survivors('sleep\x0098711'), 1)
+    self.assertLen(processes.survivors('sleep\x0098711'), 1)
     shell.close()
     self.boxes[level].ping()
     deadline = time.monotonic() + 10
-    while _survivors('sleep\x0098711') and time.monotonic() < deadline:
+    while processes.survivors('sleep\x0098711') and time.monotonic() < deadline:
       pass
-    self.assertEmpty(_survivors('sleep\x0098711'))
+    self.assertEmpty(processes.survivors('sleep\x0098711'))
 
   def test_flood_in_the_background_neither_holds_nor_starves_a_call(self):
     shell = self.shell()
@@ -146,7 +134,7 @@ class ShellTest(parameterized.TestCase):
     result = shell.exec(command, seconds=0.2)
     self.assertTrue(result.timed_out)
     self.assertEqual(result.output, f'a\n\n{_RESTARTED}')
-    self.assertEmpty(_survivors('sleep\x0098714'))
+    self.assertEmpty(processes.survivors('sleep\x0098714'))
     self.assertEqual(self.said(shell, 'echo "$x."'), '.\n')
 
   @parameterized.parameters(
@@ -156,7 +144,7 @@ class ShellTest(parameterized.TestCase):
     shell = self.shell()
     result = shell.exec(f'cd /usr; echo bye; {command}', seconds=10)
     self.assertEqual((result.exit_code, result.output), (3, 'bye\n'))
-    self.assertEmpty(_survivors('sleep\x0098715'))
+    self.assertEmpty(processes.survivors('sleep\x0098715'))
     self.assertEqual(self.said(shell, 'pwd'), f'{_RESTARTED}\n/repo\n')
     self.assertEqual(self.said(shell, 'pwd'), '/repo\n')
 
@@ -213,7 +201,7 @@ class ShellTest(parameterized.TestCase):
     self.assertTrue(shell.alive)
     self.boxes[level].reset({})
     self.assertFalse(shell.alive)
-    self.assertEmpty(_survivors('sleep\x0098716'))
+    self.assertEmpty(processes.survivors('sleep\x0098716'))
     self.assertEqual(self.said(shell, 'echo "$x."'), f'{_RESTARTED}\n.\n')
     self.assertTrue(shell.alive)
 
@@ -245,7 +233,7 @@ class ShellTest(parameterized.TestCase):
     shell = box.shell()
     with futures.ThreadPoolExecutor(1) as threads:
       running = threads.submit(shell.exec, 'sleep 98717', seconds=30)
-      while not _survivors('sleep\x0098717'):
+      while not processes.survivors('sleep\x0098717'):
         self.assertFalse(running.done())
       box.close()
       with self.assertRaises(sandbox.SandboxError):
@@ -273,7 +261,7 @@ class ForkTest(parameterized.TestCase):
           times = other.exec(['stat', '-c', '%Y', 'a.py', 'p'], seconds=5)
           self.assertEqual(times.output, '1000\n1000\n')
           other.write('a.py', 'other')
-          self.assertLen(_survivors('sleep\x0098718'), 1)
+          self.assertLen(processes.survivors('sleep\x0098718'), 1)
         self.assertEqual(box.read('a.py'), 'new\n')
         self.assertTrue(shell.alive)
 
