@@ -34,7 +34,7 @@ def config() -> config_lib.Config:
     learner=dataclasses.replace(base.learner, row_tokens=_TOKENS),
     tools=dataclasses.replace(base.tools, tool_chars=('run_tests=160',)),
     sandbox=dataclasses.replace(
-      base.sandbox, memory_bytes=512 << 20, read_files=1000
+      base.sandbox, memory_bytes=512 << 20
     ),
     rewards=dataclasses.replace(base.rewards, regression_price=0.1),
     curriculum=dataclasses.replace(base.curriculum, enabled=True),

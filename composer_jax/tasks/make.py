@@ -65,7 +65,6 @@ class Config:
   sandbox: sandbox.SandboxConfig = sandbox.SandboxConfig(
     memory_bytes=1 << 30,
     read_bytes=24 << 20,
-    read_files=10_000,
     output_bytes=1 << 20,
   )
 

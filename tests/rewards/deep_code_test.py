@@ -23,6 +23,13 @@ class DeepCodeTest(parameterized.TestCase):
     work = episodes.work({'solution.py': text})
     found = facts.measure(done, fakes.TASK, work, _VERDICT)
     self.assertEqual(found['solved'], 1.0)
+    self.assertIn('guard_grader_touched', found)
+
+  def test_hides_nothing_from_the_guards(self):
+    done = episodes.attempt([('submit', {}, episodes.OK)])
+    work = episodes.work({'solution.py': 'x = a' + '.b' * 900 + '\n'})
+    found = facts.measure(done, fakes.TASK, work, _VERDICT)
+    self.assertEqual(found['guard_grader_touched'], 1.0)
 
 
 if __name__ == '__main__':
